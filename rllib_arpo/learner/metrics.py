@@ -126,10 +126,7 @@ UPDATE_METRICS: tuple[Metric[Update], ...] = (
     Metric("tokens_unique", LEARNER, "of one epoch, every token once", total(Total.TOKENS_UNIQUE)),
     Metric("tokens_flat", LEARNER, "of one epoch, every trajectory by itself", total(Total.TOKENS_FLAT)),
     Metric(
-        "tokens_computed",
-        LEARNER,
-        "of all passes forward and backward, in all epochs",
-        total(Total.TOKENS_COMPUTED),
+        "tokens_computed", LEARNER, "of all passes forward and backward, in all epochs", total(Total.TOKENS_COMPUTED)
     ),
     Metric(
         "mixed_sign_share",

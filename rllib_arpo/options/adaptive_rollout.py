@@ -35,16 +35,16 @@ from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS, OVER_TREE, RANK
 FORK_RULE = BranchingParams()
 
 
-def monitors(config: AlgorithmConfig) -> bool:
+def _monitors(config: AlgorithmConfig) -> bool:
     return config.pre_monitoring_sensitivity is not None
 
 
-def follows_earlier_questions(config: AlgorithmConfig) -> bool:
+def _follows_earlier_questions(config: AlgorithmConfig) -> bool:
     automatic = config.entropy_baseline == "running" or config.branch_threshold == AUTO
-    return automatic or looks_back(config.branching) or monitors(config)
+    return automatic or looks_back(config.branching) or _monitors(config)
 
 
-def chooses_without_entropy(branching: str) -> bool:
+def _chooses_without_entropy(branching: str) -> bool:
     return BRANCHING_RULES[branching].is_choosy and not decides_by_p(branching)
 
 
@@ -78,7 +78,7 @@ ADAPTIVE_ROLLOUT = {
             ),
             Need(
                 "leaves none of num_rollouts={num_rollouts} to fork; branching='never' says so",
-                lambda c: c.branching == "never" or c.num_initial_rollouts != c.num_rollouts or monitors(c),
+                lambda c: c.branching == "never" or c.num_initial_rollouts != c.num_rollouts or _monitors(c),
                 {"num_rollouts": 8},
             ),
         ),
@@ -110,7 +110,7 @@ ADAPTIVE_ROLLOUT = {
         needs=(
             Need(
                 "not with pre_monitoring_sensitivity, whose N differs between questions",
-                lambda c: c.branch_width != WIDE or not monitors(c),
+                lambda c: c.branch_width != WIDE or not _monitors(c),
                 {"branch_width": "wide", "pre_monitoring_sensitivity": 1.0},
             ),
             # "probability" would draw every child.
@@ -122,10 +122,7 @@ ADAPTIVE_ROLLOUT = {
         ),
     ),
     "entropy_window": Option(
-        20,
-        "k, tokens after a tool response whose entropy is compared.",
-        at_least(1),
-        command_line=True,
+        20, "k, tokens after a tool response whose entropy is compared.", at_least(1), command_line=True
     ),
     "entropy_estimator": Option(
         "exact",
@@ -171,7 +168,7 @@ ADAPTIVE_ROLLOUT = {
                 "needs one of entropy_baseline='running', branching='permuted', branch_threshold='auto', "
                 "a pre_monitoring_sensitivity",
                 lambda c: (
-                    c.branching == "never" or c.entropy_baseline_questions is None or follows_earlier_questions(c)
+                    c.branching == "never" or c.entropy_baseline_questions is None or _follows_earlier_questions(c)
                 ),
                 {"entropy_baseline_questions": 9},
             ),
@@ -191,11 +188,7 @@ ADAPTIVE_ROLLOUT = {
         command_line=True,
     ),
     "branch_entropy_weight": Option(
-        FORK_RULE.branch_entropy_weight,
-        "beta of P.",
-        POSITIVE,
-        Reader.FORKS,
-        command_line=True,
+        FORK_RULE.branch_entropy_weight, "beta of P.", POSITIVE, Reader.FORKS, command_line=True
     ),
     "branch_threshold": Option(
         FORK_RULE.branch_threshold,
@@ -281,7 +274,7 @@ ADAPTIVE_ROLLOUT = {
         needs=(
             Need(
                 "branching={branching!r} must ignore the entropy",
-                lambda c: c.budget_allocation not in RANKED or not chooses_without_entropy(c.branching),
+                lambda c: c.budget_allocation not in RANKED or not _chooses_without_entropy(c.branching),
                 {"budget_allocation": "ranked", "branching": "random", "random_fork_probability": 0.5},
             ),
         ),
@@ -302,12 +295,7 @@ ADAPTIVE_ROLLOUT = {
     "max_turn_tokens": Option(
         None, "generated tokens of one turn, at most; None: no own limit.", optional(at_least(1))
     ),
-    "temperature": Option(
-        1.0,
-        "of sampling; all log-probs are at this temperature.",
-        POSITIVE,
-        Reader.SAMPLING,
-    ),
+    "temperature": Option(1.0, "of sampling; all log-probs are at this temperature.", POSITIVE, Reader.SAMPLING),
     "question_deadline_s": Option(
         600.0,
         "seconds after which a question's unfinished trajectories are cut off: they keep their whole turns, but "

@@ -46,23 +46,10 @@ LANGUAGE_MODEL = {
             ),
         ),
     ),
-    "max_context_tokens": Option(
-        4096,
-        "prompt plus response, at most.",
-        at_least(1),
-        Reader.ENV_RUNNER,
-    ),
-    "engine": Option(
-        "vllm",
-        '"vllm" or "scripted" (a toy for tests).',
-        name_in(ENGINES),
-        Reader.ENV_RUNNER,
-    ),
+    "max_context_tokens": Option(4096, "prompt plus response, at most.", at_least(1), Reader.ENV_RUNNER),
+    "engine": Option("vllm", '"vllm" or "scripted" (a toy for tests).', name_in(ENGINES), Reader.ENV_RUNNER),
     "engine_kwargs": Option(
-        {},
-        "further arguments of the engine; for vLLM: its `EngineArgs`.",
-        a_dict(),
-        Reader.ENV_RUNNER,
+        {}, "further arguments of the engine; for vLLM: its `EngineArgs`.", a_dict(), Reader.ENV_RUNNER
     ),
     "engine_num_threads": Option(
         None,

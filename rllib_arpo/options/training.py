@@ -49,6 +49,7 @@ BASELINE = Rule(
         "arguments"
     ),
     _is_baseline,
+    "str",
 )
 
 
@@ -86,7 +87,7 @@ def _one_leaf(name: str, value: str, plain: str) -> Need:
     )
 
 
-def judges_equal_returns(baseline: str) -> bool:
+def _judges_equal_returns(baseline: str) -> bool:
     return baseline == BATCH or (baseline in CREDITS and CREDITS[baseline].judges_equal_returns)
 
 
@@ -125,17 +126,9 @@ TRAINING = {
         '"token_mean" (DAPO), "sequence_mean" (GRPO\'s paper) or "constant" (Dr. GRPO).',
         name_in(LOSS_AGGREGATIONS),
     ),
-    "clip_low": _option(
-        0.2,
-        "ratios below 1 - clip_low are clipped.",
-        NOT_NEGATIVE,
-        needs=(_clips("clip_low", 0.1),),
-    ),
+    "clip_low": _option(0.2, "ratios below 1 - clip_low are clipped.", NOT_NEGATIVE, needs=(_clips("clip_low", 0.1),)),
     "clip_high": _option(
-        0.2,
-        "ratios above 1 + clip_high are clipped.",
-        NOT_NEGATIVE,
-        needs=(_clips("clip_high", 0.28),),
+        0.2, "ratios above 1 + clip_high are clipped.", NOT_NEGATIVE, needs=(_clips("clip_high", 0.28),)
     ),
     "dual_clip": _option(
         None,
@@ -217,7 +210,7 @@ TRAINING = {
             ),
             Need(
                 "not with max_resample_rounds, which takes equal returns for no signal",
-                lambda c: not (c.max_resample_rounds and judges_equal_returns(c.baseline)),
+                lambda c: not (c.max_resample_rounds and _judges_equal_returns(c.baseline)),
                 {"baseline": "batch", "max_resample_rounds": 1},
             ),
         ),
@@ -270,7 +263,7 @@ TRAINING = {
         "signal then are left out.",
         at_least(0),
     ),
-    "adam_betas": _option((0.9, 0.95), "of AdamW.", Rule("two numbers in [0, 1)", _are_betas)),
+    "adam_betas": _option((0.9, 0.95), "of AdamW.", Rule("two numbers in [0, 1)", _are_betas, "tuple[float, float]")),
     "weight_decay": _option(0.0, "of AdamW.", NOT_NEGATIVE),
     "learner_num_threads": _option(
         None, "CPU threads of a learner; None takes what Ray allots to it.", optional(at_least(1))
@@ -285,9 +278,7 @@ TRAINING = {
         True, "compute nothing for trees without any advantage, whose gradient is zero.", SWITCH
     ),
     "guards": _option(
-        {},
-        "limits of alarms on the learner's metrics, beside the defaults (`learner/metrics.py`); None: off.",
-        GUARDS,
+        {}, "limits of alarms on the learner's metrics, beside the defaults (`learner/metrics.py`); None: off.", GUARDS
     ),
     "max_error_share": _option(
         0.5,
