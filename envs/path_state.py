@@ -11,7 +11,7 @@ import numpy as np
 
 from rllib_arpo.envs.protocols.protocol import CallRequest, Parsed
 from rllib_arpo.envs.worlds.session import WorldSession
-from rllib_arpo.envs.worlds.world import Call, Turn
+from rllib_arpo.envs.worlds.world import Call, WholeTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ class PathState:
         """Of the context."""
         return sum(map(len, self.context))
 
-    def last_turn(self, said: str, parsed: Parsed) -> Turn:
+    def last_turn(self, said: str, parsed: Parsed) -> WholeTurn:
         """The last turn, for worlds that take whole turns."""
         call = None
         if isinstance(parsed, CallRequest) and isinstance(parsed.argument, Mapping):
             call = Call(parsed.name, dict(parsed.argument))
         written = len(self.context[-1])
-        return Turn(said, call, self.num_tokens - written, written)
+        return WholeTurn(said, call, self.num_tokens - written, written)
 
     def with_generated(self, text: str, token_ids: np.ndarray) -> PathState:
         """The path with one more turn of the model."""

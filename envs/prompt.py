@@ -28,8 +28,8 @@ def with_opening(question: Question, opening: str) -> Question:
     if not messages or messages[-1][0] != "user":
         return dataclasses.replace(question, messages=(*messages, ("user", opening)))
     text = messages[-1][1]
-    shown = f"{text}\n\n{opening}" if text else opening
-    return dataclasses.replace(question, messages=(*messages[:-1], ("user", shown)))
+    asked = f"{text}\n\n{opening}" if text else opening
+    return dataclasses.replace(question, messages=(*messages[:-1], ("user", asked)))
 
 
 def asked_alone(question: Question, config: ToolEnvConfig) -> Question:

@@ -42,7 +42,6 @@ class Question:
         ability: how answers are compared: `MATH`, `QA`, or one that the task itself compares.
         source: its origin ("train.parquet, row 12"), for error messages.
         shots: worked examples, shown before the question.
-        scoring: further data for the comparison of this ability, beside the answers (plain values).
         row: what a world begins with: the row of the data, or the seed (plain values).
     """
 
@@ -52,7 +51,6 @@ class Question:
     ability: str
     source: str
     shots: tuple[Shot, ...] = ()
-    scoring: Mapping[str, Any] = field(default_factory=dict)
     row: Mapping[str, Any] = field(default_factory=dict)
 
 

@@ -28,7 +28,7 @@ from rllib_arpo.envs.forkable_env import (
 from rllib_arpo.envs.path_state import PathState
 from rllib_arpo.envs.prompt import asked_alone, build_prompt, checked_prompt, with_opening
 from rllib_arpo.envs.protocols.prompts import turn_text
-from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, end_of_turn
+from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, Parsed, end_of_turn
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks.task import TEST
@@ -37,9 +37,9 @@ from rllib_arpo.envs.worlds.conversation import UnreadableError, first_messages,
 from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.session import WorldSession
-from rllib_arpo.envs.worlds.world import Opening, Reply, Turn, World
+from rllib_arpo.envs.worlds.world import Opening, Reply, WholeTurn, World
 
-#: Endings that a world's score is told of as bad format.
+#: Endings that count as bad format for a world's score.
 _BAD_FORMAT = frozenset({StopReason.MALFORMED_CALL, StopReason.TOKEN_LIMIT})
 #: Of a step in which nothing was executed.
 _NO_CALL = StepInfo()
@@ -202,21 +202,33 @@ class ToolEnv(ForkableMultiAgentEnv):
         state = self._paths[agent_id].with_generated(text, token_ids)
         parsed = self.protocol.parse(text)
         room = self._room(state)
-        is_full = room == 0 or len(token_ids) >= (self.config.max_turn_tokens or np.inf)
         if room < 0:
             return await self._end(state, StopReason.TOKEN_LIMIT)
-        if isinstance(parsed, Answer) and not (is_full and parsed.text is None) and not self._takes_text:
-            return await self._end(state, StopReason.ANSWER, parsed)
-        if self._takes_turns and not is_full and not isinstance(parsed, Malformed):
-            return await self._say(agent_id, state, state.last_turn(self.protocol.said(text), parsed))
+        is_full = room == 0 or len(token_ids) >= (self.config.max_turn_tokens or np.inf)
+        said = None if is_full else self._said(state, text, parsed)
+        if said is not None:
+            return await self._say(agent_id, state, said)
         if isinstance(parsed, CallRequest) and parsed.name in self.tools:
             return await self._call(agent_id, state, parsed)
-        if self._takes_text and not is_full and not isinstance(parsed, CallRequest | Malformed):
-            return await self._say(agent_id, state, self.protocol.said(text))
+        reason = self._ending(parsed, is_full)
+        answer = parsed if isinstance(parsed, Answer) and reason == StopReason.ANSWER else None
+        return await self._end(state, reason, answer)
+
+    def _said(self, state: PathState, text: str, parsed: Parsed) -> str | WholeTurn | None:
+        """What a turn that is not cut off says to the world; None: it is not for the world."""
+        if isinstance(parsed, Malformed):
+            return None
+        if self._takes_turns:
+            return state.last_turn(self.protocol.said(text), parsed)
+        return self.protocol.said(text) if self._takes_text and not isinstance(parsed, CallRequest) else None
+
+    def _ending(self, parsed: Parsed, is_full: bool) -> StopReason:
+        """Why a turn without an action ends its trajectory."""
+        if isinstance(parsed, Answer) and not self._takes_text and not (is_full and parsed.text is None):
+            return StopReason.ANSWER
         if is_full:
-            return await self._end(state, StopReason.TOKEN_LIMIT)
-        reason = StopReason.NO_ANSWER if isinstance(parsed, Nothing) else StopReason.MALFORMED_CALL
-        return await self._end(state, reason)
+            return StopReason.TOKEN_LIMIT
+        return StopReason.NO_ANSWER if isinstance(parsed, Nothing) else StopReason.MALFORMED_CALL
 
     async def _call(self, agent_id: str, state: PathState, request: CallRequest) -> StepResult:
         """Executes a call; extends the agent's path unless the trajectory ends here."""
@@ -237,20 +249,20 @@ class ToolEnv(ForkableMultiAgentEnv):
             answer = partial(state.sessions[tool.make_world].call, tool, request.argument)
 
         def framed(reply: Reply) -> tuple[np.ndarray, bool]:
-            shown = cut(self.tokenizer, reply.text, tool.max_result_tokens)
-            return self.protocol.response(self.chat, request, shown, state.context[-1]), False
+            text = cut(self.tokenizer, reply.text, tool.max_result_tokens)
+            return self.protocol.response(self.chat, request, text, state.context[-1]), False
 
         return await self._act(agent_id, state, request.name, request.argument_text, answer, framed)
 
-    async def _say(self, agent_id: str, state: PathState, said: str | Turn) -> StepResult:
+    async def _say(self, agent_id: str, state: PathState, said: str | WholeTurn) -> StepResult:
         """Gives a turn or its text to the world; extends the agent's path unless the trajectory ends here."""
         if state.num_tool_calls >= self.config.max_tool_calls:
             return await self._end(state, StopReason.TOOL_CALL_LIMIT)
         session = state.sessions[self._make_world]
 
         def framed(reply: Reply) -> tuple[np.ndarray, bool]:
-            limit = session.max_reply_tokens
-            if isinstance(said, Turn):
+            limit = session.maker.sample.max_reply_tokens
+            if isinstance(said, WholeTurn):
                 return next_messages(self.protocol, self.chat, state, reply, limit)
             return self.protocol.reply(self.chat, cut(self.tokenizer, reply.text, limit), state.context[-1]), False
 
@@ -258,7 +270,7 @@ class ToolEnv(ForkableMultiAgentEnv):
             return await self._act(agent_id, state, TEXT, str(said), partial(session.say, said), framed)
         except UnreadableError as error:
             tried = dataclasses.replace(state, calls=(*state.calls, TEXT))
-            return await self._say(agent_id, tried, Turn("", refused=str(error)))
+            return await self._say(agent_id, tried, WholeTurn("", refused=str(error)))
 
     async def _result(self, tool: Tool, request: CallRequest) -> Reply:
         result = await run_tool(tool, request.argument)

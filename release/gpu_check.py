@@ -4,10 +4,12 @@
     python release/gpu_check.py --json gpu.json                       # all parts, one after the other
     python release/gpu_check.py --json gpu.json --only update rollout
 
-A part is a file of tests in a process of its own, which ends within nine minutes. It is then in the JSON file, and the
-same command goes on with the parts that have not passed. Models, logs and junit XML are in the folder
-gpu.json.work. `--tiny` runs tiny models, also on a CPU, and judges no speed. A test that needs another vLLM, a second
-GPU or TRL is skipped and says so. The exit status is 1 if a part failed. The targets of speed are those for one H200.
+A part is a file of tests in a process of its own, which ends within nine minutes, or soon after the seconds of
+`--limit`. It is then in the JSON file, and the same command goes on with the parts that have not passed. Models, logs
+and each part's report, a line of JSON for each figure and each test, are in the folder gpu.json.work. The figures of a
+part that is cut are kept, and a check that is asked to end (SIGTERM, Ctrl-C) writes its file first. `--tiny` runs tiny
+models, also on a CPU, and judges no speed. A test that needs another vLLM, a second GPU or TRL is skipped and says so.
+The exit status is 1 if a part failed. The targets of speed are those for one H200.
 """
 
 from __future__ import annotations
@@ -23,15 +25,16 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PARTS = (
-    "attention", "update", "distributed", "probes", "rollout", "weights", "training", "engine", "sharing", "main_job",
-    "against_trl",
+    "attention", "profile", "update", "rollout", "distributed", "probes", "weights", "training", "engine", "sharing",
+    "main_job", "against_trl",
 )  # fmt: skip
 #: Seconds after which a part is asked to end, and those that it has for that, twice.
-LIMIT_S, GRACE_S = 470.0, 30.0
+LIMIT_S, GRACE_S = 510.0, 5.0
+#: The reason of a part during which the check itself was asked to end.
+ENDED = "the check was asked to end"
 
 
 def listed(parts: dict[str, dict[str, Any]]) -> list[str]:
@@ -48,28 +51,31 @@ def listed(parts: dict[str, dict[str, Any]]) -> list[str]:
     return [*lines, f"{'all':12s} at most {most * len(PARTS):.0f} s, of which {took_s:.0f} s have been taken"]
 
 
-def run_part(name: str, work: Path, *, tiny: bool) -> dict[str, Any]:
-    report, log, begin = work / f"{name}.xml", work / f"{name}.log", time.monotonic()
-    report.unlink(missing_ok=True)
-    command = [sys.executable, "-m", "pytest", "-otimeout=0", f"--junitxml={report}", f"tests/gpu/test_{name}.py"]
+def run_part(name: str, work: Path, *, tiny: bool, limit: float) -> dict[str, Any]:
+    report, log, begin = work / f"{name}.jsonl", work / f"{name}.log", time.monotonic()
+    report.write_text("")
+    command = [sys.executable, "-m", "pytest", "-otimeout=0", f"tests/gpu/test_{name}.py"]
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-    environment |= {"GPU_CHECK": "tiny" if tiny else "full", "GPU_CHECK_WORK": str(work)}
-    options = {"cwd": REPOSITORY, "env": environment, "stderr": subprocess.STDOUT, "start_new_session": True}
+    size = "tiny" if tiny else "full"
+    environment |= {"GPU_CHECK": size, "GPU_CHECK_WORK": str(work), "GPU_CHECK_REPORT": str(report)}
+    options = {"cwd": REPOSITORY, "env": environment, "stderr": subprocess.STDOUT, "process_group": 0}
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, **options)
         try:
-            status = process.wait(LIMIT_S)
+            status = process.wait(limit)
             reason = "" if status in (0, 1) else f"pytest ended with status {status}"
         except subprocess.TimeoutExpired:
-            reason = f"took longer than {LIMIT_S:g} s"
+            reason = f"took longer than {limit:g} s"
+        except KeyboardInterrupt:
+            reason = ENDED
         finally:
             _end(process)
     return read_part(report, reason, log) | {"seconds": round(time.monotonic() - begin, 1)}
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Ends what a part has left: pytest writes its report when it is interrupted, then all of its session go."""
+    """Ends what a part has left: an interrupted pytest closes its engines and says where it was; then all go."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -80,20 +86,25 @@ def _end(process: subprocess.Popen) -> None:
 
 
 def read_part(report: Path, reason: str, log: Path) -> dict[str, Any]:
-    """A part's `status`, the `reason` if it did not end well, its `tests` with their figures, and where it ran."""
+    """A part's `status`, the `reason` if it did not end well, its `tests` with their figures, and where it ran.
+
+    The report has what was measured until the part ended, in whatever way. A test without a status was cut.
+    """
     tests: dict[str, dict[str, Any]] = {}
-    tree = ElementTree.parse(report) if report.exists() else ElementTree.ElementTree(ElementTree.Element("none"))
-    for case in tree.iter("testcase"):
-        test = tests.setdefault(case.get("name", ""), {"status": "passed", "reason": "", "figures": {}})
-        test["figures"] |= {p.get("name"): json.loads(p.get("value", "")) for p in case.iter("property")}
-        for child in case:
-            if child.tag in ("failure", "error", "skipped"):
-                test["status"] = "skipped" if child.tag == "skipped" else "failed"
-                test["reason"] = child.get("message", "").partition("\n")[0]
+    where: dict[str, Any] = {}
+    for entry in map(json.loads, report.read_text().splitlines()):
+        if "test" not in entry:
+            where |= entry
+            continue
+        test = tests.setdefault(entry.pop("test"), {"status": "cut", "reason": "", "figures": {}})
+        if "figure" in entry:
+            test["figures"][entry.pop("figure")] = entry
+        else:
+            test |= entry
     found = {test["status"] for test in tests.values()}
-    status = "failed" if reason or not tests or "failed" in found else "passed" if "passed" in found else "skipped"
-    where = {p.get("name"): p.get("value") for p in tree.iterfind("testsuite/properties/property")}
-    last = log.read_text(errors="replace").splitlines()[-25:] if status == "failed" else []
+    failed = reason or not tests or found & {"failed", "cut"}
+    status = "failed" if failed else "passed" if "passed" in found else "skipped"
+    last = log.read_text(errors="replace").splitlines()[-25:] if failed else []
     return {"status": status, "reason": reason, **where, "tests": tests, "output": last}
 
 
@@ -110,6 +121,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", default="gpu.json", help="the results; it continues them")
     parser.add_argument("--list", action="store_true", help="the parts, with those of FILE; runs nothing")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help="only these parts")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", default=LIMIT_S, help="after which a part is ended")
     parser.add_argument("--tiny", action="store_true", help="tiny models, also on a CPU: tests the check")
     args = parser.parse_args()
     size, file = "tiny" if args.tiny else "full", args.json.resolve()
@@ -123,14 +135,21 @@ def main() -> int:
     work.mkdir(parents=True, exist_ok=True)
     for name in args.only:
         if name not in parts or parts[name]["status"] != "passed":
-            parts[name] = run_part(name, work, tiny=args.tiny)
+            parts[name] = run_part(name, work, tiny=args.tiny, limit=args.limit)
             (work / "results").write_text(json.dumps(results, indent=2) + "\n")
             (work / "results").replace(file)
         show(name, parts[name])
+        if parts[name]["reason"] == ENDED:
+            break
     return int(any(part["status"] == "failed" for part in parts.values()))
 
 
+def end(*_: object) -> None:
+    """Ends the check as Ctrl-C does. Only once: `timeout` sends its signal to the check and to its group."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
-    # Otherwise the processes of a part would outlive a check that is asked to end.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    signal.signal(signal.SIGTERM, end)
     sys.exit(main())

@@ -17,7 +17,6 @@ from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
     LEARNER_RESULTS,
     NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    NUM_EPISODES,
     TIMERS,
 )
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
@@ -27,7 +26,8 @@ from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.checkpointing import SharedCheckpoints
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
-from rllib_arpo.core.rollout_history import RolloutHistory
+from rllib_arpo.core.metric import measure
+from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.faults import check_constructed
 from rllib_arpo.learner.sharding import NonFiniteLossError
@@ -36,12 +36,12 @@ from rllib_arpo.record.recorder import TreeRecorder, trial_folder
 from rllib_arpo.record.tables import RecordSettings
 from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, DispatchSettings, QuestionDispatcher
 from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
-from rllib_arpo.rollout.metrics import nested, rollout_metrics
-from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
+from rllib_arpo.rollout.metric_table import BATCH_METRICS, nested, rollout_metrics
+from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings
 from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.rollout.settings import rollout_reference
 from rllib_arpo.tracking.console import ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages, TakesMessages
-from rllib_arpo.tracking.iteration_log import IterationLog, rllibs_own
+from rllib_arpo.tracking.iteration_log import IterationLog
 from rllib_arpo.tracking.shared_metrics import SharedMetrics, SharesMetrics
 from rllib_arpo.weights import WEIGHT_SYNCS
 from rllib_arpo.weights.transports import choose_transport
@@ -189,18 +189,12 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
         batch = self._stream.next_batch(self._conditions())
         self._sampled_at = time.perf_counter()
         asked = self.last_sampled = batch.asked
-        metrics = rollout_metrics([s.stats for s in asked], self._sampled_at - start) | {
-            "resample_rounds": batch.resample_rounds,
-            "questions_dropped": batch.num_dropped,
-            "questions_given_up": batch.num_given_up,
-            "questions_requeued": batch.num_requeued,
-            "weight_lag_max": max(weight_lag(s, self._weight_version) for s in asked),
-        }
+        metrics = rollout_metrics(asked, self._sampled_at - start, batch.num_given_up) | measure(BATCH_METRICS, batch)
         self.metrics.aggregate(self._dispatcher.take_metrics(Purpose.TRAINING), key=ENV_RUNNER_RESULTS)
         self._log.batch(asked, metrics, self.config)
         if self._num_updates == 0:
             self._log.first_batch(asked, self.last_evaluation, self.config.branching, self.messages.add)
-        self._rollout_history.extend(question.stats.history() for question in asked)
+        self._rollout_history.extend(EarlierQuestion.of(one.tree, one.entropy_window) for one in asked)
         return batch.questions
 
     def _conditions(self) -> SamplingConditions:
@@ -293,9 +287,7 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
             raise
         self._recorder.evaluation(self._num_updates, self.last_evaluation)
         self._log.errors(self.last_evaluation, self.config.max_error_share)
-        metrics = rollout_metrics([s.stats for s in self.last_evaluation], time.perf_counter() - start)
-        metrics |= rllibs_own(self.last_evaluation)
-        metrics |= {"questions_given_up": len(given_up), NUM_EPISODES: len(self.last_evaluation)}
+        metrics = rollout_metrics(self.last_evaluation, time.perf_counter() - start, len(given_up))
         # Not through `self.metrics`: the results of the next iterations would repeat what is logged there.
         logged = MetricsLogger(root=True)
         logged.aggregate(self._evaluation_dispatcher.take_metrics(Purpose.EVALUATION))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
@@ -10,8 +9,8 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils.annotations import override
 
 from rllib_arpo import validation
-from rllib_arpo.options.option import Option, documented_by
-from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, LANGUAGE_MODEL, OPTIONS, REPORTING, TRAINING
+from rllib_arpo.options.methods import OptionMethods
+from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 
 if TYPE_CHECKING:
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from ray.rllib.core.learner.learner_group import LearnerGroup
 
 
-class ARPOConfig(AlgorithmConfig):
+class ARPOConfig(OptionMethods):
     """Configuration of `ARPO`.
 
     .. code-block:: python
@@ -67,127 +66,12 @@ class ARPOConfig(AlgorithmConfig):
         # ARPO itself pushes the weights, waits for the engines and verifies them.
         self._dont_auto_sync_env_runner_states = True
 
-    @documented_by(LANGUAGE_MODEL)
-    def language_model(
-        self,
-        *,
-        model_name_or_path: str = NotProvided,
-        dtype: str = NotProvided,
-        max_context_tokens: int = NotProvided,
-        engine: str = NotProvided,
-        engine_kwargs: dict[str, Any] = NotProvided,
-        engine_num_threads: int | None = NotProvided,
-        weight_sync: str = NotProvided,
-        sleep_level: int = NotProvided,
-        lora: dict[str, Any] | None = NotProvided,
-    ) -> ARPOConfig:
-        """Sets the policy and the engine that samples it."""
-        return self._set_provided(LANGUAGE_MODEL, locals())
-
-    @documented_by(ADAPTIVE_ROLLOUT)
-    def adaptive_rollout(
-        self,
-        *,
-        num_rollouts: int = NotProvided,
-        num_initial_rollouts: int = NotProvided,
-        branching: str = NotProvided,
-        branch_width: int | str = NotProvided,
-        entropy_window: int = NotProvided,
-        entropy_estimator: str = NotProvided,
-        entropy_normalization: str = NotProvided,
-        entropy_baseline: str = NotProvided,
-        entropy_baseline_questions: int | None = NotProvided,
-        record_entropies: str = NotProvided,
-        branch_base_probability: float = NotProvided,
-        branch_entropy_weight: float = NotProvided,
-        branch_threshold: float | str = NotProvided,
-        branch_share: float | None = NotProvided,
-        random_fork_probability: float | None = NotProvided,
-        consecutive_fork_penalty: float = NotProvided,
-        pre_monitoring_sensitivity: float | None = NotProvided,
-        budget_allocation: str = NotProvided,
-        max_tool_calls: int = NotProvided,
-        max_response_tokens: int = NotProvided,
-        max_turn_tokens: int | None = NotProvided,
-        temperature: float = NotProvided,
-        question_deadline_s: float = NotProvided,
-        deadline_reward: float | None = NotProvided,
-        on_bad_row: str = NotProvided,
-        max_weight_lag: int = NotProvided,
-        deterministic: bool = NotProvided,
-    ) -> ARPOConfig:
-        """Sets how a question's tree of trajectories is sampled (paper, section 3.1)."""
-        return self._set_provided(ADAPTIVE_ROLLOUT, locals())
-
-    @override(AlgorithmConfig)
-    @documented_by(TRAINING)
-    def training(
-        self,
-        *,
-        questions_per_batch: int = NotProvided,
-        questions_per_minibatch: int = NotProvided,
-        max_tokens_per_pass: int = NotProvided,
-        attribution: str = NotProvided,
-        leaf_weighting: str = NotProvided,
-        loss_aggregation: str = NotProvided,
-        clip_low: float = NotProvided,
-        clip_high: float = NotProvided,
-        dual_clip: float | None = NotProvided,
-        keep_clipped_gradient: bool = NotProvided,
-        entropy_advantage_coeff: float = NotProvided,
-        kl_coeff: float = NotProvided,
-        kl_in_reward: bool = NotProvided,
-        entropy_coeff: float = NotProvided,
-        importance_cap: float | None = NotProvided,
-        gradient_checkpointing: bool | str = NotProvided,
-        tree_attention: str = NotProvided,
-        learner_compile: str = NotProvided,
-        baseline: str = NotProvided,
-        returns: str = NotProvided,
-        normalize_std: bool = NotProvided,
-        overlong_buffer_tokens: int | None = NotProvided,
-        max_resample_rounds: int = NotProvided,
-        adam_betas: tuple[float, float] = NotProvided,
-        weight_decay: float = NotProvided,
-        learner_num_threads: int | None = NotProvided,
-        learner_timeout_s: float | None = NotProvided,
-        skip_groups_without_signal: bool = NotProvided,
-        guards: dict[str, float | None] = NotProvided,
-        max_error_share: float = NotProvided,
-        max_iterations_without_signal: int | None = NotProvided,
-        sharding: str = NotProvided,
-        optimizer_offload: bool = NotProvided,
-        **kwargs: Any,
-    ) -> ARPOConfig:
-        """Sets the update (docs/design.md, from "Group advantage" on); RLlib's own keywords go through."""
-        super().training(**kwargs)
-        return self._set_provided(TRAINING, locals())
-
-    @override(AlgorithmConfig)
-    @documented_by(REPORTING)
-    def reporting(
-        self,
-        *,
-        progress_bar: str = NotProvided,
-        record_share: float | None = NotProvided,
-        **kwargs: Any,
-    ) -> ARPOConfig:
-        """Sets how a run is watched; RLlib's own keywords go through."""
-        super().reporting(**kwargs)
-        return self._set_provided(REPORTING, locals())
-
     @override(AlgorithmConfig)
     def evaluation(self, *, evaluation_config: dict[str, Any] | None = NotProvided, **kwargs: Any) -> ARPOConfig:
         """Like RLlib's, but keeps a whole configuration as it is; `validate()` then refuses it."""
         if isinstance(evaluation_config, AlgorithmConfig):
             self.evaluation_config, evaluation_config = evaluation_config, NotProvided
         return super().evaluation(evaluation_config=evaluation_config, **kwargs)
-
-    def _set_provided(self, options: Mapping[str, Option], values: Mapping[str, Any]) -> ARPOConfig:
-        for name in options:
-            if values[name] is not NotProvided:
-                setattr(self, name, values[name])
-        return self
 
     @property
     @override(AlgorithmConfig)

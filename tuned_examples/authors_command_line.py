@@ -7,6 +7,7 @@ import os
 
 from rllib_arpo.envs.sandbox.backends import BACKENDS
 from rllib_arpo.recipes import add_arm_args, recipe_parser
+from rllib_arpo.recipes.command_line import Refused
 
 STOP_REWARD = 0.6
 #: The authors save, and evaluate, every five iterations.
@@ -26,6 +27,7 @@ def gpu_recipe_parser(num_learners: int, num_env_runners: int, stop_iters: int) 
         STOP_REWARD, stop_iters, num_learners=num_learners, num_env_runners=num_env_runners,
         num_envs_per_env_runner=32, num_gpus_per_learner=1.0, max_failures=3, checkpoint_freq=CHECKPOINT_FREQUENCY,
     )  # fmt: skip
+    parser.add_argument("--no-tune", action=Refused, nargs=0, default=False, help=argparse.SUPPRESS)
     parser.add_argument("--checkpoint-freq", type=_positive, default=CHECKPOINT_FREQUENCY,
                         help="iterations between checkpoints")  # fmt: skip
     _add_questions(parser)
@@ -84,7 +86,7 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
         choices=(*BACKENDS, UNSAFE),
         default="local",
         help="where programs run: in bubblewrap, which needs user namespaces (local), on a server (sandbox_fusion, "
-        "with --python-url), at E2B (e2b; E2B_API_KEY has the key), or with all rights of this user (unsafe)",
+        "with --python-url), or with all rights of this user (unsafe)",
     )
     parser.add_argument("--python-url", help="the server of --python-backend sandbox_fusion")
 

@@ -27,7 +27,7 @@ things out):
     --num-learners 0 --num-gpus-per-learner 0.75 --num-env-runners 1 --num-gpus-per-env-runner 0.25
 
 Python programs run in bubblewrap, which needs user namespaces. In a container without them, say `--python-backend
-sandbox_fusion --python-url URL`, `--python-backend e2b`, or, if the container may be lost, `--python-backend unsafe`.
+sandbox_fusion --python-url URL` or, if the container may be lost, `--python-backend unsafe`.
 
 A run is checkpointed, and evaluated on `--eval-data`, every 5 iterations. The folder `--output` keeps the last two
 checkpoints and the best one, by the accuracy on `--eval-data` or by the mean reward. A run that fails goes on at its

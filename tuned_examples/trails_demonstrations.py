@@ -12,7 +12,7 @@ import numpy as np
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.retrieval.index import show
 from rllib_arpo.envs.tasks.trail_forms import MAIN, NUM_TEST, NUM_TRAIN, TrailForm
-from rllib_arpo.envs.tasks.trails import COLOURS, Page, Trail, make_trail, shown, trail_names, trail_question
+from rllib_arpo.envs.tasks.trails import COLOURS, Trail, TrailPage, hit_text, make_trail, trail_names, trail_question
 
 Transcript = dict[str, list[dict[str, str]]]
 EXERCISE_PAIRS = 3
@@ -33,7 +33,7 @@ class Demonstrator:
         if min(self.right, self.first) < 0 or self.right + self.first > 1:
             raise ValueError(f"right = {self.right} and first = {self.first} must be probabilities with a sum up to 1.")
 
-    def choose(self, page: Page, rng: np.random.Generator) -> int:
+    def choose(self, page: TrailPage, rng: np.random.Generator) -> int:
         """The index of the hit that the demonstrator follows."""
         any_hit = int(rng.integers(len(page.hits)))
         probabilities = (self.right, self.first, 1 - self.right - self.first)
@@ -85,7 +85,7 @@ def _solution(trail: Trail, demonstrator: Demonstrator, rng: np.random.Generator
     """The demonstrator's text, interleaved with the search tool's answers."""
     protocol, previous, text = TagProtocol(), trail.opening, ""
     for name, page in trail.walk(lambda page, _decision: demonstrator.choose(page, rng)):
-        query = next(shown(hit) for hit in previous.hits if hit[1] == name)
+        query = next(hit_text(hit) for hit in previous.hits if hit[1] == name)
         text += f"<search> {query} </search>{protocol.render(show(name, page.text))}"
         previous = page
     return f"{text}<answer> \\boxed{{{previous.number}}} </answer>"

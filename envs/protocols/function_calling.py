@@ -124,8 +124,8 @@ class FunctionCallingProtocol(Protocol):
 
     def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
         messages: list[Message] = [{"role": "user", "content": shield(shot.question)}]
-        shown = self.shows_calls(shot)
-        for call in shot.calls if shown else ():
+        with_calls = self.shows_calls(shot)
+        for call in shot.calls if with_calls else ():
             arguments = dict.fromkeys(self.available[call.tool].parameters, shield(call.argument))
             function = {"name": call.tool, "arguments": arguments}
             calls = [{"type": "function", "function": function}]
@@ -133,7 +133,7 @@ class FunctionCallingProtocol(Protocol):
                 {"role": "assistant", "content": shield(call.thought), "tool_calls": calls},
                 {"role": "tool", "name": call.tool, "content": shield(call.result)},
             ]
-        thought = "" if shown or not shot.thought else f"{shield(shot.thought)} "
+        thought = "" if with_calls or not shot.thought else f"{shield(shot.thought)} "
         return [
             *messages,
             {"role": "assistant", "content": f"{thought}The final answer is \\boxed{{{shield(shot.answer)}}}."},

@@ -65,7 +65,7 @@ Parsed = CallRequest | Answer | Malformed | Nothing
 
 
 class Protocol(ABC):
-    """The way in which tools are called, for one environment.
+    """How tools are called, for one environment.
 
     Attributes:
         available: name -> tool, for the model's tools.
@@ -124,8 +124,8 @@ class Protocol(ABC):
         self, chat: Chat, messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], turn: np.ndarray
     ) -> np.ndarray:
         """The messages that the model reads after its turn, up to the point where it goes on; as `reply`."""
-        shown = mapped(messages, lambda text: chat.shield(self.harmless(text)))
-        return without_end(chat.encode(after_turn(chat, functions, *shown)), turn)
+        safe = mapped(messages, lambda text: chat.shield(self.harmless(text)))
+        return without_end(chat.encode(after_turn(chat, functions, *safe)), turn)
 
     @abstractmethod
     def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
@@ -158,11 +158,11 @@ class Protocol(ABC):
         head = own or ("system", self.instruction() if instruction is None else instruction)
         shots = [message for shot in question.shots for message in self.example(shot, chat.shield)]
         # Users' messages and shots come from data; the others may contain the protocol's own tags.
-        shown = [
+        shielded = [
             {"role": role, "content": chat.shield(text) if role == "user" else text} for role, text in (head, *messages)
         ]
-        system = shown[:1] if head[1] else []
-        return chat.encode(chat.render([*system, *shots, *shown[1:]], self.functions))
+        system = shielded[:1] if head[1] else []
+        return chat.encode(chat.render([*system, *shots, *shielded[1:]], self.functions))
 
     def format_error(self, turns: Sequence[str]) -> str | None:
         """The format error of a finished path; None if the format is right.

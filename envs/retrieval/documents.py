@@ -1,4 +1,4 @@
-"""Passages from files: .jsonl, .parquet, .txt, and .json (a list of records, or a cache of search results)."""
+"""Passages from files: .jsonl, .parquet, and .json (a list of records, or a cache of search results)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.support.cache import read_texts
 from rllib_arpo.envs.support.data_files import check_unicode, opened, opened_parquet, parse_json, read_json, table_rows
-from rllib_arpo.envs.support.validation import check_known
 
 #: Column (or key) names that hold a passage's text, in order of preference.
 TEXT_COLUMNS = ("text", "contents")
@@ -33,15 +32,10 @@ class ReadOptions:
     Attributes:
         text_column: of .jsonl, .parquet and .json files; None: the first of `TEXT_COLUMNS` that a row has.
         title_column: of the same; a row may lack it.
-        text_unit: what a passage of a .txt file is, a name in `TEXT_UNITS`.
     """
 
     text_column: str | None = None
     title_column: str = TITLE_COLUMN
-    text_unit: str = "paragraph"
-
-    def __post_init__(self) -> None:
-        check_known([self.text_unit], TEXT_UNITS, "unit of text")
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -54,7 +48,7 @@ def read_documents(
     """The documents of a file, one at a time: an iterator of `Document`.
 
     Raises:
-        DataError: with the file and the row (counted from 0; of a .txt file the line) that cannot be read or has no
+        DataError: with the file and the row (counted from 0) that cannot be read or has no
             text, or whose title is not a string.
     """
     path, options = Path(path), options or ReadOptions()
@@ -144,26 +138,5 @@ def pages_of(results: Iterable[str]) -> Iterator[str]:
                 yield page
 
 
-def _read_text(path: Path, options: ReadOptions, progress: Progress) -> Iterator[tuple[str, Any]]:
-    ends_at = TEXT_UNITS[options.text_unit]
-    lines: list[str] = []
-    with opened(path) as file:
-        for row, raw in enumerate(file):
-            progress(len(raw))
-            try:
-                line = raw.decode("utf-8-sig" if row == 0 else "utf-8").strip()
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path}, row {row}: not UTF-8 ({error}).") from error
-            if line:
-                lines.append(line)
-            if lines and ends_at(line):
-                yield f"row {row}", {options.text_columns[0]: " ".join(lines)}
-                lines = []
-        if lines:
-            yield f"row {row}", {options.text_columns[0]: " ".join(lines)}
-
-
-#: The unit of a passage of a text file -> whether it ends after a line. A paragraph ends at a blank line.
-TEXT_UNITS: dict[str, Callable[[str], bool]] = {"paragraph": lambda line: not line, "line": lambda line: True}
 #: End of a file's name -> the function that reads its rows: (path, options, progress) -> ("row 3", record), ...
-READERS = {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".json": _read_json, ".txt": _read_text}
+READERS = {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".json": _read_json}

@@ -1,31 +1,29 @@
-"""A lexical (BM25) index of passages, in memory or in a folder that any number of processes read."""
+"""A lexical (BM25) index of passages, in memory or in a folder that any number of processes read.
+
+`rllib-arpo index` builds such a folder.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import tempfile
 import threading
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.retrieval.documents import Document
+from rllib_arpo.envs.retrieval.documents import Document, ReadOptions, read_documents, reader_of
 
 #: In an index folder: the file written last, and tantivy's own files.
 INFO_FILE, TANTIVY_FOLDER = "index.json", "tantivy"
 #: The version of the folder's layout and of the rule for words.
 VERSION = 1
-#: Memory of the writer of an index in memory; the writer of a folder takes more.
-HEAP_BYTES = 64 << 20
+#: Memory of the writer of an index in memory, and of a folder: with more of it there are fewer pieces, which are merged
+#: later.
+HEAP_BYTES, FOLDER_HEAP_BYTES = 64 << 20, 256 << 20
 #: The factor by which a word of the title counts more, since texts also name the titles of other passages.
 TITLE_BOOST = 2.0
-#: An opened index looks at its folder once more, in a thread of tantivy's, and makes a lock there for a moment.
-REMOVALS = 50
 
 _FIELDS = ("title", "text")
 _TOKENIZER = "words"
@@ -81,6 +79,78 @@ def build_in_memory(documents: Iterable[Document]) -> SearchIndex:
     return SearchIndex(index)
 
 
+def build_folder(
+    files: Sequence[str | Path],
+    output: str | Path,
+    options: ReadOptions | None = None,
+    overwrite: bool = False,
+    show_progress: bool = True,
+) -> int:
+    """Indexes the passages of `files` and returns their number.
+
+    The index is built in a folder of its own beside `output`, which is renamed at the end: however a build is
+    interrupted, `output` is a whole index or does not exist. (A build that is killed leaves its folder, OUTPUT.*.)
+
+    Args:
+        overwrite: replace an existing index; this happens only at the end, so that it can be used until then.
+
+    Raises:
+        DataError: a file or a row does not fit (the message names both), there is no passage, `output` exists (and is
+            not an index, or `overwrite` is not set).
+    """
+    output = Path(output)
+    paths = [Path(file) for file in files]
+    for path in paths:
+        reader_of(path)
+    _check_output(output, overwrite)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f"{output.name}.", dir=output.parent) as folder:
+        # The temporary folder itself is closed to other users.
+        partial = Path(folder, output.name)
+        (partial / TANTIVY_FOLDER).mkdir(parents=True)
+        documents = _all_documents(paths, options or ReadOptions(), show_progress)
+        number = add_documents(new_index(partial / TANTIVY_FOLDER), documents, FOLDER_HEAP_BYTES)
+        if number == 0:
+            raise DataError(f"{', '.join(map(str, paths)) or 'No file'}: there is no passage to index.")
+        _finish(partial, {"version": VERSION, "num_passages": number, "files": [str(path) for path in paths]})
+        _check_output(output, overwrite)
+        if output.exists():
+            output.rename(Path(folder, "old"))
+        partial.rename(output)
+    return number
+
+
+def _check_output(output: Path, overwrite: bool) -> None:
+    if not output.exists():
+        return
+    if not (output / INFO_FILE).is_file():
+        raise DataError(f"{output}: exists and is not a search index; choose another folder.")
+    if not overwrite:
+        raise DataError(f"{output}: exists; say --overwrite to replace this index.")
+
+
+def _all_documents(paths: Sequence[Path], options: ReadOptions, show_progress: bool) -> Iterator[Document]:
+    from tqdm import tqdm
+
+    num_bytes = sum(path.stat().st_size for path in paths)
+    with tqdm(
+        total=num_bytes, unit="B", unit_scale=True, desc="indexing", disable=not show_progress, mininterval=0.5
+    ) as bar:
+        for path in paths:
+            yield from read_documents(path, options, bar.update)
+
+
+def _finish(partial: Path, info: dict[str, Any]) -> None:
+    """Gives tantivy's files the usual read permissions of this process's files, and writes INFO_FILE."""
+    info_file = partial / INFO_FILE
+    info_file.write_text(json.dumps(info, indent=2) + "\n", encoding="utf-8")
+    for file in (partial / TANTIVY_FOLDER).iterdir():
+        if file.suffix == ".lock":
+            file.unlink()
+        else:
+            file.chmod(info_file.stat().st_mode)
+
+
 def open_folder(folder: str | Path) -> SearchIndex:
     """Opens an index that `build_folder` has finished. The folder may be read-only.
 
@@ -90,33 +160,17 @@ def open_folder(folder: str | Path) -> SearchIndex:
     import tantivy
 
     read_info(folder)
-    with _links_to(Path(folder, TANTIVY_FOLDER).resolve().iterdir()) as links:
+    # Tantivy locks a file beside the index to open it, which a read-only folder does not allow. When the index is open,
+    # the files are mapped into memory, and the links to them are needed no more; tantivy may look at them once more.
+    with tempfile.TemporaryDirectory(prefix="search-index-", ignore_cleanup_errors=True) as links:
+        for file in Path(folder, TANTIVY_FOLDER).resolve().iterdir():
+            Path(links, file.name).symlink_to(file)
         try:
             index = tantivy.Index.open(links)
             index.register_tokenizer(_TOKENIZER, analyzer())
             return SearchIndex(index)
         except (ValueError, OSError) as error:
             raise DataError(f"{folder}: the index is broken ({error}); build it anew.") from error
-
-
-@contextmanager
-def _links_to(files: Iterable[Path]) -> Iterator[str]:
-    """A temporary folder with links to these files.
-
-    Tantivy locks a file beside the index to open it, which a read-only folder does not allow. The files are mapped into
-    memory when the index is open, and the links to them are needed no more.
-    """
-    links = tempfile.mkdtemp(prefix="search-index-")
-    try:
-        for file in files:
-            Path(links, file.name).symlink_to(file)
-        yield links
-    finally:
-        for _ in range(REMOVALS):
-            shutil.rmtree(links, ignore_errors=True)
-            if not os.path.exists(links):
-                break
-            time.sleep(0.1)
 
 
 def read_info(folder: str | Path) -> dict[str, Any]:

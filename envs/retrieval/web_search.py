@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
 from rllib_arpo.envs.retrieval.index import show
-from rllib_arpo.envs.retrieval.source import SearchSource
+from rllib_arpo.envs.retrieval.sources import SearchSource
 from rllib_arpo.envs.support.per_loop import http_client
 from rllib_arpo.envs.support.texts import valid_unicode
 

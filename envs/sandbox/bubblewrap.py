@@ -121,7 +121,7 @@ def view_options(packages: Mapping[str, str]) -> list[str]:
     """Bubblewrap's options for what is visible: the interpreter, the system's libraries and `packages`.
 
     Args:
-        packages: see `packages.shown`; no other package is visible, whatever the interpreter has installed.
+        packages: see `packages.visible_files`; no other package is visible, whatever the interpreter has installed.
     """
     binds: list[str] = []
     for path in (*_SYSTEM_LIBRARIES, *interpreter_files()):

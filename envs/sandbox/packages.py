@@ -18,7 +18,7 @@ DEFAULT = ("numpy", "pandas", "scipy", "sympy")
 
 
 @functools.cache
-def shown(names: tuple[str, ...]) -> Mapping[str, str]:
+def visible_files(names: tuple[str, ...]) -> Mapping[str, str]:
     """The files and folders of these packages and of all that they require: path below a folder of packages -> path.
 
     Args:
@@ -34,8 +34,8 @@ def shown(names: tuple[str, ...]) -> Mapping[str, str]:
 
 
 def import_names(names: tuple[str, ...]) -> frozenset[str]:
-    """The top-level modules among what `shown` gives."""
-    return frozenset(path.split("/")[0].partition(".")[0] for path in shown(names))
+    """The top-level modules among what `visible_files` gives."""
+    return frozenset(path.split("/")[0].partition(".")[0] for path in visible_files(names))
 
 
 def _closure(names: tuple[str, ...]) -> list[Distribution]:
@@ -63,7 +63,7 @@ def _closure(names: tuple[str, ...]) -> list[Distribution]:
 
 
 def _entries(package: Distribution) -> dict[str, str]:
-    """The outermost files and folders that belong to this package alone (see `shown`)."""
+    """The outermost files and folders that belong to this package alone (see `visible_files`)."""
     found = {path: str(package.locate_file(path)) for path in dict.fromkeys(_outermost(package))}
     return {path: place for path, place in found.items() if os.path.exists(place)}
 

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -23,7 +23,6 @@ class LoopThread:
 
     def __init__(self, name: str):
         self.loop = asyncio.new_event_loop()
-        self._closers: list[Callable[[], Awaitable[None]]] = []
         self._pid = os.getpid()
         threading.Thread(target=self.loop.run_forever, name=name, daemon=True).start()
         atexit.register(self._at_exit)
@@ -40,17 +39,12 @@ class LoopThread:
         """
         return asyncio.run_coroutine_threadsafe(_within(coroutine, timeout_s), self.loop).result()
 
-    def at_exit(self, close: Callable[[], Awaitable[None]]) -> None:
-        """Runs `close` in the loop when this process exits normally."""
-        self._closers.append(close)
-
     def _at_exit(self) -> None:
         # A forked process has the loop, but not the thread that runs it.
         if os.getpid() == self._pid:
             self.run_blocking(self._finish(), CLOSE_TIMEOUT_S)
 
     async def _finish(self) -> None:
-        await asyncio.gather(*(close() for close in self._closers))
         others = asyncio.all_tasks() - {asyncio.current_task()}
         for task in others:
             task.cancel()
@@ -68,11 +62,11 @@ def _loop_thread(name: str, pid: int) -> LoopThread:
 
 
 @contextlib.contextmanager
-def uncancelled(told: str) -> Iterator[None]:
+def uncancelled(message: str) -> Iterator[None]:
     """Around what a coroutine of the user awaits: a `CancelledError` is its task's own, or a bug.
 
     Raises:
-        RuntimeError: with the text `told`: there is one, though nobody cancels the task that waits.
+        RuntimeError: with the text `message`: there is one, though nobody cancels the task that waits.
     """
     try:
         yield
@@ -80,7 +74,7 @@ def uncancelled(told: str) -> Iterator[None]:
         waiting = asyncio.current_task()
         if waiting is None or waiting.cancelling():
             raise
-        raise RuntimeError(told).with_traceback(error.__traceback__) from error
+        raise RuntimeError(message).with_traceback(error.__traceback__) from error
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:

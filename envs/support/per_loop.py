@@ -36,9 +36,9 @@ class PerLoop(Generic[T]):
         return self._values[loop]
 
 
-def place(key: Hashable, number: int) -> asyncio.Semaphore:
-    """The `number` places of `key` in this event loop: `async with place(...)` holds one of them."""
-    return _PLACES.get().setdefault((key, number), asyncio.Semaphore(number))
+def slot(key: Hashable, number: int) -> asyncio.Semaphore:
+    """The `number` slots of `key` in this event loop: `async with slot(...)` holds one of them."""
+    return _SLOTS.get().setdefault((key, number), asyncio.Semaphore(number))
 
 
 def http_client() -> Any:
@@ -70,6 +70,6 @@ def _landed(flights: dict[Hashable, asyncio.Task[Any]], key: Hashable, flight: a
         flight.exception()  # Marks the exception as retrieved, even if no caller waits for it any more.
 
 
-_PLACES: PerLoop[dict[tuple[Hashable, int], asyncio.Semaphore]] = PerLoop(dict)
+_SLOTS: PerLoop[dict[tuple[Hashable, int], asyncio.Semaphore]] = PerLoop(dict)
 _HTTP_CLIENTS: PerLoop[Any] = PerLoop(_make_http_client)
 _FLIGHTS: PerLoop[dict[Hashable, asyncio.Task[Any]]] = PerLoop(dict)

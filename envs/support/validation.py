@@ -7,6 +7,7 @@ import importlib
 import inspect
 import numbers
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from rllib_arpo.envs.support.texts import first_line
@@ -55,6 +56,12 @@ def check_options(made: Callable[..., Any], options: Mapping[str, Any], what: st
         inspect.signature(made).bind(**options)
     except TypeError as error:
         raise ValueError(f"{what}: {first_line(error)}.") from error
+
+
+def with_options(made: Callable[..., Any], options: Mapping[str, Any], what: str) -> Callable[[], Any]:
+    """Calls `made` with these keyword arguments; raises as `check_options` does."""
+    check_options(made, options, what)
+    return partial(made, **options)
 
 
 def function_named(given: Any, key: str, message: str) -> Any:

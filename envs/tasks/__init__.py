@@ -5,7 +5,6 @@ from __future__ import annotations
 from rllib_arpo.envs.tasks.arithmetic import ArithmeticTask
 from rllib_arpo.envs.tasks.catalogue import CatalogueTask
 from rllib_arpo.envs.tasks.dataset import DatasetTask
-from rllib_arpo.envs.tasks.reasoning_gym import ReasoningGymTask
 from rllib_arpo.envs.tasks.seeds import SeedsTask
 from rllib_arpo.envs.tasks.specs import SPECS
 from rllib_arpo.envs.tasks.task import Task
@@ -17,7 +16,6 @@ __all__ = ["TASKS", "DatasetTask", "Task"]
 TASKS: dict[str, type[Task]] = {
     "arithmetic": ArithmeticTask,
     "catalogue": CatalogueTask,
-    "reasoning_gym": ReasoningGymTask,
     "seeds": SeedsTask,
     "trails": TrailsTask,
     **dict.fromkeys(SPECS, DatasetTask),

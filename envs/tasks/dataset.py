@@ -23,7 +23,7 @@ from rllib_arpo.envs.tasks.specs import SPECS, DatasetSpec
 from rllib_arpo.envs.tasks.task import TRAIN, Task, check_split, permutation
 
 logger = logging.getLogger(__name__)
-_CHOOSE = "env_config['subset'], 'train_fraction' and what is skipped"
+_CHOOSE = "env_config['train_fraction'] and what is skipped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,6 @@ class DatasetTask(Task):
         hub_id: a Hugging Face data set, or a folder that `datasets` loads; without it and a path: the one in `SPECS`.
         hub_config, hub_split: its configuration and split, if they differ from the table's.
         limit: ask only this many rows, from the first on.
-        subset: (begin, end), or a list of them: ask only these rows. Rows that must be skipped are not counted.
         train_fraction: the share of the rows that training asks; the test asks the rest. Drawn once, whatever the seed.
         few_shot: worked examples before the question: 0, 1 or 2.
         keep_system_prompt: use the row's own system message, as the task "rows" always does; by default it is the
@@ -54,7 +53,6 @@ class DatasetTask(Task):
     split: str = TRAIN
     seed: int = 0
     limit: int | None = None
-    subset: Sequence[Any] | None = None
     train_fraction: float | None = None
     few_shot: int = 0
     keep_system_prompt: bool = False
@@ -70,7 +68,6 @@ class DatasetTask(Task):
         fraction = self.train_fraction
         if fraction is not None and not (isinstance(fraction, numbers.Real) and 0 < fraction < 1):
             raise ValueError(f"env_config['train_fraction'] must be between 0 and 1, not {fraction!r}.")
-        _ranges(self.subset)
         if self.num_questions == 0:
             left = "no rows" if not sum(source.size for source in self._sources) else f"{_CHOOSE} leave no rows"
             raise DataError(f"{', '.join(source.name for source in self._sources)}: {left}.")
@@ -141,9 +138,6 @@ class DatasetTask(Task):
         """The rows that are asked, [n] int64, ascending, counted through all sources."""
         skip = tuple(self.spec.skip.items())
         chosen = np.flatnonzero(np.concatenate([np.zeros(0, bool), *(_askable(one, skip) for one in self._sources)]))
-        if self.subset is not None:
-            wanted = [np.arange(begin, min(end, len(chosen))) for begin, end in _ranges(self.subset)]
-            chosen = chosen[np.unique(np.concatenate(wanted))]
         if self.train_fraction is not None:
             drawn = permutation(0, 0, len(chosen))
             cut = round(self.train_fraction * len(chosen))
@@ -225,23 +219,6 @@ def _askable(source: RowSource, skip: tuple[tuple[str, str], ...]) -> np.ndarray
         if count:
             logger.warning("%s: %d of %d rows are skipped: they have %s.", source.name, count, num_rows, reasons[name])
     return np.logical_not(has.any(1))
-
-
-def _ranges(subset: Sequence[Any] | None) -> list[tuple[int, int]]:
-    """The (begin, end) pairs of `subset`."""
-    if subset is None:
-        return []
-    pairs = [subset] if isinstance(subset, list | tuple) and all(isinstance(n, int) for n in subset) else subset
-    if not (isinstance(pairs, list | tuple) and pairs and all(map(_is_range, pairs))):
-        raise ValueError(
-            f"env_config['subset'] must be (begin, end) with begin < end, or a list of them, not {subset!r:.80}."
-        )
-    return [(begin, end) for begin, end in pairs]
-
-
-def _is_range(pair: Any) -> bool:
-    of_two = isinstance(pair, list | tuple) and len(pair) == 2 and all(isinstance(n, int) for n in pair)
-    return of_two and 0 <= pair[0] < pair[1]
 
 
 def _stem(name: str) -> str:

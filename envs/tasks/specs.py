@@ -20,10 +20,6 @@ ANSWER_SEPARATOR = "<|answer_split|>"
 _HASHES = re.compile(r"####\s*(.+?)\s*$")
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s{}$])")
 
-#: The column of NeMo Gym's rows with the arguments of OpenAI's Responses API; all others are the server's.
-NEMO_GYM_PARAMS = "responses_create_params"
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-
 AnswerReader = Callable[[Any], tuple[str, ...]]
 
 
@@ -127,22 +123,6 @@ def unchanged(row: dict[str, Any]) -> dict[str, Any]:
 def with_ability(row: dict[str, Any]) -> dict[str, Any]:
     """Answers are compared as texts unless the row's `ability` is "math"."""
     return {**row, "ability": MATH if row.get("ability") == MATH else QA}
-
-
-def of_nemo_gym(row: dict[str, Any]) -> dict[str, Any]:
-    """The input of OpenAI's Responses API, in a row of NeMo Gym, as the column `prompt`."""
-    try:
-        asked = row[NEMO_GYM_PARAMS]["input"]
-        listed = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
-        messages = [(_ROLES[one["role"]], _joined(one["content"])) for one in listed]
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"`{NEMO_GYM_PARAMS}` must have messages of texts as `input` ({error!r})") from error
-    return {**row, "prompt": messages}
-
-
-def _joined(content: Any) -> str:
-    """A message's text, which may be in parts."""
-    return content if isinstance(content, str) else "".join(part["text"] for part in content)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -262,9 +242,6 @@ SPECS: dict[str, DatasetSpec] = {
         tools=(),
         whole=True,
         decode=with_ability,
-    ),
-    "nemo_gym": DatasetSpec(
-        question=("prompt",), read_question=list, answers={}, ability=QA, tools=(), whole=True, decode=of_nemo_gym
     ),
     "arpo_mix": _arpo("dongguanting/ARPO-RL-Reasoning-10K"),
     "arpo_deepsearch": _arpo("dongguanting/ARPO-RL-DeepSearch-1K", QA),

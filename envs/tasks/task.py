@@ -22,14 +22,11 @@ class Task(ABC):
 
     Attributes:
         tools: names of the tools that the task's prompt speaks of.
-        answer_packages: modules that can generate or contain its answers, beside the package of its own class; no tool
-            may show them to the model's code.
         split: "train" (shuffled anew every epoch) or "test" (fixed order).
         seed: of the shuffling.
     """
 
     tools: ClassVar[tuple[str, ...]] = ()
-    answer_packages: ClassVar[tuple[str, ...]] = ()
     split: str
     seed: int
 

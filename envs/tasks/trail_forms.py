@@ -15,7 +15,7 @@ class TrailForm:
     """The places at which the trails of a task fork.
 
     Attributes:
-        num_pages: on a way, which is as many searches.
+        num_pages: on a path, which is as many searches.
         patterns: the places of the decisions, one of these for each trail: pages that show several hits, counted from
             0, or `OPENING`. A trail has as many decisions in every pattern.
         num_hits: of which one is right, at such a place.

@@ -17,11 +17,11 @@ from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN, NUM_TEST, NUM_TRAIN, 
 COLOURS = ("red", "blue", "green", "white", "black", "brown", "pink", "gold", "silver", "purple")
 SYSTEM = "Search page by page. Answer in \\boxed{}."
 #: (a page that asks for a decision, number of such pages before it) -> index of the hit to follow.
-Choice = Callable[["Page", int], int]
+Choice = Callable[["TrailPage", int], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TrailPage:
     """The result of a search for a name; or the opening of a trail, which the question shows.
 
     Attributes:
@@ -36,14 +36,14 @@ class Page:
 
     @property
     def text(self) -> str:
-        return f"number {self.number}" if self.number else ", ".join(map(shown, self.hits))
+        return f"number {self.number}" if self.number else ", ".join(map(hit_text, self.hits))
 
     @property
     def is_decisive(self) -> bool:
         return len(self.hits) > 1
 
 
-def shown(hit: tuple[str, str]) -> str:
+def hit_text(hit: tuple[str, str]) -> str:
     """A hit as it is written, and as it is searched for: "red Toluna"."""
     return " ".join(hit).lstrip()
 
@@ -57,12 +57,12 @@ class Trail:
         colours: of the right hits, in their order.
     """
 
-    opening: Page
+    opening: TrailPage
     colours: tuple[str, ...]
-    pages: Mapping[str, Page]
+    pages: Mapping[str, TrailPage]
 
-    def walk(self, choose: Choice) -> Iterator[tuple[str, Page]]:
-        """The (name, page) pairs on the way if hit `choose(page, d)` is followed at decision number d."""
+    def walk(self, choose: Choice) -> Iterator[tuple[str, TrailPage]]:
+        """The (name, page) pairs on the path if hit `choose(page, d)` is followed at decision number d."""
         page, num_decisions = self.opening, 0
         while page.hits:
             chosen = 0
@@ -153,20 +153,20 @@ def make_trail(number: int, form: TrailForm = MAIN) -> Trail:
     pattern = form.patterns[rng.integers(len(form.patterns))]
     colours = np.split(rng.permutation(COLOURS)[: form.num_decisions * form.num_hits], form.num_decisions)
 
-    def draw_page(place: int) -> Page:
+    def draw_page(place: int) -> TrailPage:
         labels = colours[pattern.index(place)] if place in pattern else np.array(["" if place == OPENING else "see"])
         order = rng.permutation(len(labels))
         hits = tuple((str(label), next(names)) for label in labels[order])
-        return Page(hits, right=int(np.flatnonzero(order == 0)[0]))
+        return TrailPage(hits, right=int(np.flatnonzero(order == 0)[0]))
 
     opening = draw_page(OPENING)
-    pages: dict[str, Page] = {}
+    pages: dict[str, TrailPage] = {}
     level = [name for _, name in opening.hits]
     for place in range(form.num_pages - 1):
         pages |= {name: draw_page(place) for name in level}
         level = [hit for name in level for _, hit in pages[name].hits]
     numbers = rng.permutation(np.arange(10, 100))
-    pages |= {name: Page(number=int(n)) for name, n in zip(level, numbers, strict=False)}
+    pages |= {name: TrailPage(number=int(n)) for name, n in zip(level, numbers, strict=False)}
     return Trail(opening, tuple(str(labels[0]) for labels in colours), pages)
 
 

@@ -10,13 +10,12 @@ from typing import Any, ClassVar
 
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
+from rllib_arpo.envs.support.loop_thread import loop_thread
 from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.web.addresses import AddressRule, system_resolve
-from rllib_arpo.envs.web.fetch import Fetcher, FetchSettings, web_thread
-from rllib_arpo.envs.web.readable import Page, is_html, page_of, readers
-from rllib_arpo.envs.web.render import MIN_BROWSER_MB, check_browser, prepare_browser, render
-from rllib_arpo.envs.web.robots import robots_check
+from rllib_arpo.envs.web.fetch import FetchSettings, fetch
+from rllib_arpo.envs.web.readable import Page, page_of, readers
 
 #: Number of characters of a page that the summarising model reads.
 MAX_PAGE_CHARS = 60_000
@@ -38,23 +37,16 @@ class BrowseTool(Tool):
     The argument is the URL; a question about the page may follow it, on the same line or on further ones. It may also
     be a JSON object of the parameters.
 
-    The tool refuses private addresses: it checks the address of each connection, after every redirect and for every
-    request of a rendered page. A rendered page never loads WebSockets, WebRTC, service workers, images, style sheets or
-    fonts.
+    The tool refuses private addresses: it checks the address of each connection, also after every redirect. It does not
+    run a page's scripts; an MCP server with a browser does.
 
     Attributes:
-        render: let Chromium run the page's scripts first.
-        render_wait_s: seconds for which scripts may go on building the page before it is read as it is.
-        render_memory_mb: megabytes of memory that the browser of this process and all its open pages may have together;
-            the largest of its processes ends when they have more.
-        chromium_sandbox: Chromium's own sandbox; None: on, unless the user is root, for whom it cannot work.
         links: keep the addresses of links in the text.
         allow_private: True: any address may be opened; or a list of hosts and networks ("wiki.internal",
             "10.1.0.0/16") that may be opened beside the public ones.
         ports: the ports that may be connected to; None: all.
         max_page_bytes: of a response, on the wire and decompressed.
         max_redirects: of one request.
-        robots: refuse pages that the site's robots.txt forbids.
         user_agent: the name under which the tool presents itself.
         summary_model: fields of a `ChatClient`: its model reads the page and says what helps with the question. By
             default the tool asks it once, with its own time limit, since the tool itself repeats calls.
@@ -69,16 +61,11 @@ class BrowseTool(Tool):
         "query": {"type": "string", "description": "What to look for on the page."},
     }
     required: ClassVar[Sequence[str]] = ("url",)
-    render: bool = False
-    render_wait_s: float = 5.0
-    render_memory_mb: int = 4096
-    chromium_sandbox: bool | None = None
     links: bool = False
     allow_private: bool | Sequence[str] = False
     ports: Sequence[int] | None = (80, 443, 8080, 8443)
     max_page_bytes: int = 5 << 20
     max_redirects: int = 5
-    robots: bool = False
     user_agent: str = USER_AGENT
     summary_model: Mapping[str, Any] | None = None
     cache_path: str | None = None
@@ -89,23 +76,17 @@ class BrowseTool(Tool):
     max_attempts: int = 2
 
     def __post_init__(self) -> None:
-        if self.max_page_bytes < 1 or self.max_redirects < 0 or self.render_wait_s <= 0:
-            raise ValueError("The browse tool needs max_page_bytes >= 1, max_redirects >= 0 and render_wait_s > 0.")
-        if self.render_memory_mb < MIN_BROWSER_MB:
-            raise ValueError(f"render_memory_mb must be at least {MIN_BROWSER_MB}, not {self.render_memory_mb}.")
+        if self.max_page_bytes < 1 or self.max_redirects < 0:
+            raise ValueError("The browse tool needs max_page_bytes >= 1 and max_redirects >= 0.")
         _ = self._rule
         if self._client is not None and self._client.timeout_s * self._client.max_attempts > self.timeout_s:
             raise ValueError(
                 f"The browse tool ends after timeout_s={self.timeout_s:g}, and its summary_model may take"
                 f" {self._client.max_attempts} x {self._client.timeout_s:g} s: let it have less, or the tool more."
             )
-        if self.render:
-            check_browser()
 
     def prepare(self) -> None:
         readers().start()
-        if self.render:
-            prepare_browser(self.chromium_sandbox, self.render_memory_mb)
 
     def text_argument(self, arguments: Mapping[str, Any]) -> str:
         super().text_argument(arguments)
@@ -131,33 +112,25 @@ class BrowseTool(Tool):
 
     async def _page(self, url: str) -> Page:
         """The page, from the cache if the cache has it."""
-        if self._cache is None:
-            return await self._open(url)
-        # Pages of private addresses have their own keys, for tools that may open such addresses.
-        key = json.dumps(["browse", url, self.render, self.links, self.allow_private], default=list)
-        return Page.from_json(await self._cache.get_or_make(key, lambda: self._open_as_json(url)))
 
-    async def _open_as_json(self, url: str) -> str:
-        return (await self._open(url)).to_json()
+        async def opened() -> str:
+            # Not in this loop: its server decides how much work a page is, by the number of its chunks and headers.
+            return (await loop_thread("web").run(self._open(url))).to_json()
+
+        if self._cache is None:
+            return Page.from_json(await opened())
+        # Pages of private addresses have their own keys, for tools that may open such addresses.
+        key = json.dumps(["browse", url, self.links, self.allow_private], default=list)
+        return Page.from_json(await self._cache.get_or_make(key, opened))
 
     async def _open(self, url: str) -> Page:
-        # Not in this loop: its server decides how much work a page is, by the number of its chunks, headers, cookies.
-        return await web_thread().run(self._open_there(url))
-
-    async def _open_there(self, url: str) -> Page:
         settings = FetchSettings(
             rule=self._rule,
             user_agent=self.user_agent,
             max_bytes=self.max_page_bytes,
             max_redirects=self.max_redirects,
         )
-        async with Fetcher(settings) as fetcher:
-            check = robots_check(fetcher) if self.robots else None
-            fetched = await fetcher.fetch(url, before_request=check)
-        fetched.raise_for_status()
-        if self.render and is_html(fetched):
-            fetched = await render(fetched, settings, self.render_wait_s, self.chromium_sandbox, self.render_memory_mb)
-        return await page_of(fetched, self.links)
+        return await page_of(await fetch(url, settings), self.links)
 
     @cached_property
     def _rule(self) -> AddressRule:

@@ -11,10 +11,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.sandbox.backend import Backend, Limits
-from rllib_arpo.envs.sandbox.backends import BACKENDS, LocalOptions
+from rllib_arpo.envs.sandbox.backends import BACKENDS, Backend, Limits, LocalOptions
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
-from rllib_arpo.envs.sandbox.packages import import_names
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, with_attempts
 from rllib_arpo.envs.worlds.world import Call, Reply, World
@@ -41,7 +39,7 @@ class PythonTool(Tool, LocalOptions):
         session: whether variables survive until the next call of the same trajectory. Each call makes them again: it
             first repeats the code of the earlier calls that succeeded, so values that depend on the time or on the
             operating system's randomness may change.
-        backend: "local", "sandbox_fusion" or "e2b".
+        backend: "local" or "sandbox_fusion".
         backend_options: fields of the remote back-end's class, such as {"url": ...}.
         packages, preload, interpreters, unsafe: of the local back-end, see `LocalOptions`. A remote one shows whatever
             its server or template has installed.
@@ -76,15 +74,6 @@ class PythonTool(Tool, LocalOptions):
         """See `Tool`. A remote back-end has the packages of its server or template, which nobody tells us."""
         packages = f" (it can import {', '.join(self.packages)})" if self.backend == "local" and self.packages else ""
         return f"Runs a Python program{packages} and returns what it prints, or its last line's value."
-
-    @property
-    def fenced(self) -> bool:  # type: ignore[override]
-        return self.backend != "local" or not self.unsafe
-
-    @property
-    def shown_modules(self) -> frozenset[str]:  # type: ignore[override]
-        """See `Tool`. Without a fence the code sees whatever this process's user can."""
-        return import_names(tuple(self.packages)) if self.backend == "local" and self.fenced else frozenset()
 
     @functools.cached_property
     def make_world(self) -> Callable[[], World] | None:

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.retrieval.known import GrowingResults, KnownResults
-from rllib_arpo.envs.retrieval.local import LocalOptions, LocalSource
-from rllib_arpo.envs.retrieval.source import SearchSource
+from rllib_arpo.envs.retrieval.sources import LocalOptions, LocalSource, SearchSource
 from rllib_arpo.envs.retrieval.web_search import ENGINES, WebOptions
 from rllib_arpo.envs.support.per_loop import shared_flight
 from rllib_arpo.envs.support.validation import check_known
@@ -27,7 +26,7 @@ ORDERS: dict[str, Callable[[list[str]], list[str]]] = {"best_first": list, "best
 LOCAL, OFFLINE, WEB = "local", "offline", "web"
 #: Option that is unset by default -> the kind of back-end to which it belongs.
 _OWNERS = {
-    "documents": LOCAL, "index": LOCAL, "rerank_model": LOCAL, "base_url": WEB, "backend_options": WEB,
+    "documents": LOCAL, "index": LOCAL, "base_url": WEB, "backend_options": WEB,
 }  # fmt: skip
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ContractError, ToolError, TransientToolError, as_tool_error
 from rllib_arpo.envs.support.loop_thread import in_thread, uncancelled
-from rllib_arpo.envs.support.per_loop import place
+from rllib_arpo.envs.support.per_loop import slot
 from rllib_arpo.envs.support.texts import valid_unicode
 from rllib_arpo.envs.tools.arguments import check_arguments, schema_validator
 
@@ -70,8 +70,6 @@ class Tool(ABC):
         max_concurrency: how many calls run at once in this process, over all tools of this name; further calls wait,
             which does not count towards their time limit. None: any number.
         max_attempts: how often a call is tried if it fails with a `TransientToolError`.
-        fenced: whether the model's code, if the tool runs any here, is behind a fence of this package.
-        shown_modules: the top-level modules that the model's code can import in a fence of this package.
     """
 
     name: ClassVar[str]
@@ -83,8 +81,6 @@ class Tool(ABC):
     max_result_tokens: int
     max_concurrency: int | None = None
     max_attempts: int = 1
-    fenced: ClassVar[bool] = True
-    shown_modules: ClassVar[frozenset[str]] = frozenset()
     make_world: ClassVar[Any] = None
 
     def expand(self) -> dict[str, Tool]:
@@ -202,7 +198,7 @@ async def run_tool(tool: Tool, argument: str | Mapping[str, Any]) -> ToolResult:
     """
     try:
         read = read_argument(tool, argument)
-        async with place_of(tool):
+        async with slot_of(tool):
             try:
                 async with asyncio.timeout(tool.timeout_s) as limit:
                     result = await with_attempts(tool.max_attempts, _result, tool, read)
@@ -245,9 +241,9 @@ def read_argument(tool: Tool, argument: str | Mapping[str, Any]) -> Any:
         return tool.read(text)
 
 
-def place_of(tool: Tool) -> AbstractAsyncContextManager[Any]:
-    """One of the `max_concurrency` places of a tool in this event loop."""
-    return nullcontext() if tool.max_concurrency is None else place(tool.name, tool.max_concurrency)
+def slot_of(tool: Tool) -> AbstractAsyncContextManager[Any]:
+    """One of the `max_concurrency` slots of a tool in this event loop."""
+    return nullcontext() if tool.max_concurrency is None else slot(tool.name, tool.max_concurrency)
 
 
 async def with_attempts(number: int, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:

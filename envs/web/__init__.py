@@ -1,0 +1,1 @@
+"""Fetches web pages from public addresses alone, and finds their readable text."""

@@ -1,17 +1,15 @@
-"""Fetches URLs over connections that only go to allowed addresses, within limits of size and redirects."""
+"""Fetches a page over connections that only go to allowed addresses, within limits of size and redirects."""
 
 from __future__ import annotations
 
 import functools
 import ssl
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import httpx
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError, is_transient
-from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
 from rllib_arpo.envs.web.addresses import AddressRule
 
 #: Seconds to connect, and between two pieces of a response. The whole fetch is bounded by the tool's `timeout_s`.
@@ -23,29 +21,14 @@ _MAX_PIECES = 20_000
 #: The largest number of addresses of one host that are tried.
 _MAX_ADDRESSES = 3
 
-#: A check before every request, redirects included; it raises a `ToolError` to refuse the request.
-BeforeRequest = Callable[[httpx.URL], Awaitable[None]]
-
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """A response: `url` after redirects, header names in lower case, `content` decompressed."""
+    """A page: `url` after redirects, `content_type` as its server says, `content` decompressed."""
 
     url: str
-    status: int
-    reason: str
-    headers: tuple[tuple[str, str], ...]
+    content_type: str
     content: bytes
-
-    def header(self, name: str) -> str:
-        return next((value for key, value in self.headers if key == name), "")
-
-    def raise_for_status(self) -> None:
-        """Raises a `ToolError` unless the status is 2xx; a transient one if the status may change soon."""
-        if 200 <= self.status < 300:
-            return
-        kind = TransientToolError if is_transient(self.status) else ToolError
-        raise kind(f"{self.url}: the server answered {self.status} {self.reason}".rstrip() + ".")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,100 +41,69 @@ class FetchSettings:
     max_redirects: int
 
 
-def web_thread() -> LoopThread:
-    """The event loop in which this process opens pages."""
-    return loop_thread("web")
+async def fetch(url: str, settings: FetchSettings) -> Fetched:
+    """The page to which a URL leads, perhaps by redirects, between which cookies are kept.
 
+    Takes no proxy and no credentials from the process's environment.
 
-class Fetcher:
-    """An HTTP client for one page: keeps cookies between its requests, but no connections.
-
-    It takes no proxy and no credentials from the process's environment.
+    Raises:
+        ToolError: the URL or an address is refused, the status is an error, the response is too large or broken, there
+            are too many redirects.
+        TransientToolError: no connection, or it was lost, or the server is busy.
     """
+    headers = {"User-Agent": settings.user_agent, "Accept": "*/*", "Accept-Encoding": _ENCODING}
+    timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
+    transport = GuardedTransport(settings.rule)
+    try:
+        async with httpx.AsyncClient(transport=transport, headers=headers, timeout=timeout, trust_env=False) as client:
+            return await _follow(client, client.build_request("GET", url), settings)
+    except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
+        raise ToolError(f"{url} is not a URL that can be opened: {error}.") from error
+    except zlib.error as error:
+        raise ToolError(f"The compressed page is broken ({error}).") from error
+    except httpx.TimeoutException as error:
+        raise TransientToolError(f"{url}: the server did not answer in time.") from error
+    except httpx.TransportError as error:
+        raise TransientToolError(f"{url}: the connection failed ({error or type(error).__name__}).") from error
 
-    def __init__(self, settings: FetchSettings):
-        self.settings = settings
-        headers = {"User-Agent": settings.user_agent, "Accept": "*/*", "Accept-Encoding": _ENCODING}
-        timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-        transport = GuardedTransport(settings.rule)
-        self._client = httpx.AsyncClient(transport=transport, headers=headers, timeout=timeout, trust_env=False)
 
-    async def __aenter__(self) -> Fetcher:
-        return self
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        await self._client.aclose()
-
-    async def fetch(
-        self,
-        url: str,
-        *,
-        method: str = "GET",
-        headers: Mapping[str, str] | None = None,
-        content: bytes | None = None,
-        before_request: BeforeRequest | None = None,
-    ) -> Fetched:
-        """One request and the redirects that it leads to.
-
-        Raises:
-            ToolError: the URL or an address is refused, the response is too large or broken, too many redirects.
-            TransientToolError: no connection, or it was lost.
-        """
+async def _follow(client: httpx.AsyncClient, request: httpx.Request, settings: FetchSettings) -> Fetched:
+    for _ in range(settings.max_redirects + 1):
+        response = await client.send(request, stream=True)
         try:
-            request = self._client.build_request(method, url, headers=headers, content=content)
-            return await self._follow(request, before_request)
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
-            raise ToolError(f"{url} is not a URL that can be opened: {error}.") from error
-        except zlib.error as error:
-            raise ToolError(f"The compressed page is broken ({error}).") from error
-        except httpx.TimeoutException as error:
-            raise TransientToolError(f"{url}: the server did not answer in time.") from error
-        except httpx.TransportError as error:
-            raise TransientToolError(f"{url}: the connection failed ({error or type(error).__name__}).") from error
+            if response.next_request is None:
+                return await _read(response, settings.max_bytes)
+            request = response.next_request
+        finally:
+            await response.aclose()
+    raise ToolError(f"{request.url}: more than {settings.max_redirects} redirects.")
 
-    async def _follow(self, request: httpx.Request, before_request: BeforeRequest | None) -> Fetched:
-        for _ in range(self.settings.max_redirects + 1):
-            if before_request is not None:
-                await before_request(request.url)
-            response = await self._client.send(request, stream=True)
-            try:
-                if response.next_request is None:
-                    return await self._read(response)
-                request = response.next_request
-            finally:
-                await response.aclose()
-        raise ToolError(f"{request.url}: more than {self.settings.max_redirects} redirects.")
 
-    async def _read(self, response: httpx.Response) -> Fetched:
-        """The response with its body, which may have `max_bytes` on the wire and as many decompressed."""
-        max_bytes = self.settings.max_bytes
-        encoding = response.headers.get("content-encoding", "").strip().lower()
-        if encoding not in ("", "identity", _ENCODING):
-            raise ToolError(f"The page is encoded as {encoding!r}, which was not asked for.")
-        if int(response.headers.get("content-length", 0)) > max_bytes:
-            raise self._too_large()
-        inflate = zlib.decompressobj(_GZIP) if encoding == _ENCODING else None
-        body = bytearray()
-        pieces = 0
-        async for chunk in response.aiter_raw():
-            pieces += 1
-            if pieces > _MAX_PIECES:
-                raise ToolError(f"The page comes in more than {_MAX_PIECES} pieces.")
-            body += chunk if inflate is None else inflate.decompress(chunk, max_bytes + 1 - len(body))
-            if max(len(body), response.num_bytes_downloaded) > max_bytes:
-                raise self._too_large()
-        if inflate is not None and not inflate.eof and response.num_bytes_downloaded:
-            raise ToolError("The compressed page is cut off.")
-        return Fetched(
-            str(response.url),
-            response.status_code,
-            response.reason_phrase,
-            tuple((key.lower(), value) for key, value in response.headers.multi_items()),
-            bytes(body),
-        )
-
-    def _too_large(self) -> ToolError:
-        return ToolError(f"The page is larger than {self.settings.max_bytes} bytes.")
+async def _read(response: httpx.Response, max_bytes: int) -> Fetched:
+    """The response with its body, which may have `max_bytes` on the wire and as many decompressed."""
+    if not response.is_success:
+        kind = TransientToolError if is_transient(response.status_code) else ToolError
+        said = f"{response.status_code} {response.reason_phrase}".rstrip()
+        raise kind(f"{response.url}: the server answered {said}.")
+    too_large = ToolError(f"The page is larger than {max_bytes} bytes.")
+    encoding = response.headers.get("content-encoding", "").strip().lower()
+    if encoding not in ("", "identity", _ENCODING):
+        raise ToolError(f"The page is encoded as {encoding!r}, which was not asked for.")
+    if int(response.headers.get("content-length", 0)) > max_bytes:
+        raise too_large
+    inflate = zlib.decompressobj(_GZIP) if encoding == _ENCODING else None
+    body = bytearray()
+    pieces = 0
+    async for chunk in response.aiter_raw():
+        pieces += 1
+        if pieces > _MAX_PIECES:
+            raise ToolError(f"The page comes in more than {_MAX_PIECES} pieces.")
+        body += chunk if inflate is None else inflate.decompress(chunk, max_bytes + 1 - len(body))
+        if max(len(body), response.num_bytes_downloaded) > max_bytes:
+            raise too_large
+    if inflate is not None and not inflate.eof and response.num_bytes_downloaded:
+        raise ToolError("The compressed page is cut off.")
+    return Fetched(str(response.url), response.headers.get("content-type", ""), bytes(body))
 
 
 class GuardedTransport(httpx.AsyncBaseTransport):

@@ -6,7 +6,6 @@ import base64
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, ForkServer, shared_server
@@ -17,7 +16,7 @@ TIME_LIMIT_S, MEMORY_MB = 10.0, 4096
 #: Runs once in the process from which those of the pages are forked; they find `reader.py` as the module `reader`.
 _SETUP = f"""
 import sys
-import lxml.html, protego, trafilatura
+import lxml.html, trafilatura
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import reader
 sys.path.pop(0)
@@ -52,7 +51,7 @@ def is_html(fetched: Fetched) -> bool:
     Raises:
         ToolError: it is neither.
     """
-    kind = fetched.header("content-type").split(";")[0].strip().lower()
+    kind = fetched.content_type.split(";")[0].strip().lower()
     begin = fetched.content[:1024].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if kind == "application/pdf" or begin.startswith(b"%pdf-"):
         raise ToolError(f"{fetched.url}: the page is a PDF file; only HTML and plain text can be read.")
@@ -74,30 +73,17 @@ async def page_of(fetched: Fetched, links: bool) -> Page:
         links: keep the links' addresses (as Markdown).
 
     Raises:
-        ToolError: the page is neither HTML nor text, or takes too long to read.
+        ToolError: the page is neither HTML nor text, takes too long to read, or kills the process that reads it.
+        BrokenToolError: no such process can be started.
     """
-    content = base64.b64encode(fetched.content).decode()
-    found = await ask_reader(
-        "read_page",
-        content=content,
-        content_type=fetched.header("content-type"),
-        url=fetched.url,
-        html=is_html(fetched),
-        links=links,
-    )
-    if found is None:
-        raise ToolError(f"{fetched.url}: the page is not text, whatever its type says.")
-    return Page(fetched.url, **found)
-
-
-async def ask_reader(task: str, **arguments: Any) -> Any:
-    """The result of one of `reader.TASKS`, run in a process of its own.
-
-    Raises:
-        ToolError: the task took too long, or killed its process.
-        BrokenToolError: no process can be started.
-    """
-    code = f"import reader; reader.answer({json.dumps([task, arguments])!r})"
+    arguments = {
+        "content": base64.b64encode(fetched.content).decode(),
+        "content_type": fetched.content_type,
+        "url": fetched.url,
+        "html": is_html(fetched),
+        "links": links,
+    }
+    code = f"import reader; reader.answer({json.dumps(arguments)!r})"
     reply = await readers().run(code, TIME_LIMIT_S, MEMORY_MB)
     if reply.status == CallStatus.TIMEOUT:
         raise ToolError("The page takes too long to read.")
@@ -105,7 +91,10 @@ async def ask_reader(task: str, **arguments: Any) -> Any:
     output = reply.output.strip().rpartition("\n")[2]
     if reply.status != CallStatus.OK:
         raise ToolError(f"The page cannot be read ({output or reply.status}).")
-    return json.loads(output)
+    found = json.loads(output)
+    if found is None:
+        raise ToolError(f"{fetched.url}: the page is not text, whatever its type says.")
+    return Page(fetched.url, **found)
 
 
 def readers() -> ForkServer:

@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import re
-from typing import Any
 
 #: Length from which documents get the quick extraction; the careful one takes several times as long.
 MAX_CAREFUL_CHARS = 1_000_000
@@ -39,13 +38,11 @@ def warm_up() -> None:
     page = base64.b64encode(b"<title>a</title><article><p>b <a href='c'>d</a></p></article>").decode()
     for links in (False, True):
         read_page(page, "text/html", "http://a.org/", True, links)
-    may_fetch("User-agent: *\nDisallow: /b*", "http://a.org/", "a")
 
 
 def answer(request: str) -> None:
-    """Prints the result of one of `TASKS` as a line of JSON; `request` is [task, arguments] as JSON."""
-    task, arguments = json.loads(request)
-    print(json.dumps(TASKS[task](**arguments), ensure_ascii=False))
+    """Prints the result of `read_page` as a line of JSON; `request` has its arguments as JSON."""
+    print(json.dumps(read_page(**json.loads(request)), ensure_ascii=False))
 
 
 def read_page(content: str, content_type: str, url: str, html: bool, links: bool) -> dict[str, str] | None:
@@ -107,14 +104,3 @@ def _read_html(html: str, url: str, links: bool) -> tuple[str, str]:
             tree, url=url, output_format=kind, include_links=links, include_comments=False, favor_recall=True
         )
     return title, text or trafilatura.html2txt(tree)
-
-
-def may_fetch(robots_txt: str, url: str, user_agent: str) -> bool:
-    """Whether the rules of a robots.txt allow fetching `url`."""
-    from protego import Protego
-
-    allowed: bool = Protego.parse(robots_txt).can_fetch(url, user_agent)
-    return allowed
-
-
-TASKS: dict[str, Any] = {"read_page": read_page, "may_fetch": may_fetch}

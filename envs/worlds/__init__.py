@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from rllib_arpo.envs.worlds.world import Call, Opening, Reply, Turn, World, WorldLost
+from rllib_arpo.envs.worlds.world import Call, Opening, Reply, WholeTurn, World, WorldLost
 
-__all__ = ["Call", "Opening", "Reply", "Turn", "World", "WorldLost"]
+__all__ = ["Call", "Opening", "Reply", "WholeTurn", "World", "WorldLost"]

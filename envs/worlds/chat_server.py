@@ -20,7 +20,7 @@ class Completes(Protocol):
 
     async def complete(self, body: Any, *, repeated: bool = False) -> dict[str, Any]: ...
 
-    def refuse(self, told: str) -> None: ...
+    def refuse(self, reason: str) -> None: ...
 
 
 class ChatServer:
@@ -91,9 +91,9 @@ class ChatServer:
         if behind is None:
             return _error(404, ENDED)
         asked = f"{request.method} /{request.path_params['other']}"
-        told = f"The endpoint answers POST /v1/chat/completions and GET /v1/models, not {asked:.80}."
-        behind.refuse(told)
-        return _error(404, told)
+        reason = f"The endpoint answers POST /v1/chat/completions and GET /v1/models, not {asked:.80}."
+        behind.refuse(reason)
+        return _error(404, reason)
 
     async def _models(self, request: Any) -> Any:
         from starlette.responses import JSONResponse

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rllib_arpo.envs.support.texts import mapped, valid_unicode
-from rllib_arpo.envs.worlds.world import Turn
+from rllib_arpo.envs.worlds.world import WholeTurn
 
 _ROLES = ("system", "user", "assistant", "tool")
 
@@ -90,7 +90,7 @@ def _read_call(call: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]
     return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 
-def completion(turn: Turn, number: int, model: str) -> dict[str, Any]:
+def completion(turn: WholeTurn, number: int, model: str) -> dict[str, Any]:
     """A turn as the answer to a request, the `number`th of its trajectory: equal in a fork's repetition."""
     message: dict[str, Any] = {"role": "assistant", "content": turn.text or None}
     if turn.call is not None:

@@ -56,7 +56,7 @@ def next_messages(
         return protocol.opening(chat, Opening(reply.messages, reply.functions)), True
     messages = reply.messages or ({"role": "user", "content": reply.text},)
     limit = partial(cut, chat.tokenizer, max_tokens=max_tokens)
-    shown = [{**message, "content": limit(message["content"])} for message in messages]
+    limited = [{**message, "content": limit(message["content"])} for message in messages]
     written = state.context if reply.follows is None else state.written[reply.follows]
-    tokens = protocol.replies(chat, shown, reply.functions, written[-1])
+    tokens = protocol.replies(chat, limited, reply.functions, written[-1])
     return (tokens, False) if reply.follows is None else (np.concatenate([*written, tokens]), True)

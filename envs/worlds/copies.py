@@ -63,7 +63,7 @@ class CopyChecks:
             if not self._warned:
                 self._warned = True
                 _logger.warning(
-                    "%s is not the same when it is repeated (%s): whether its copies share something cannot be told.",
+                    "%s is not the same when it is repeated (%s): it is not known whether its copies share something.",
                     name,
                     first or second,
                 )

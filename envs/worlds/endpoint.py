@@ -13,7 +13,7 @@ from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.worlds.chat_server import ENDED, SERVERS
 from rllib_arpo.envs.worlds.completions import ChatRequest, Refused, completion, read_message, read_request
 from rllib_arpo.envs.worlds.program import ProgramWorld
-from rllib_arpo.envs.worlds.world import BEGINS, Opening, Reply, Turn
+from rllib_arpo.envs.worlds.world import BEGINS, Opening, Reply, WholeTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class EndpointWorld(ProgramWorld):
     takes_turns = True
 
     def __init__(self, program: Any, name: str, refusals: list[str]):
-        """Args: `refusals` gets what the refused requests of all worlds of a maker were told."""
+        """Args: `refusals` gets why requests of all worlds of a maker were refused."""
         super().__init__(program, name)
         self._refusals = refusals
         missing = [package for package in ("starlette", "uvicorn") if find_spec(package) is None]
@@ -99,17 +99,17 @@ class EndpointWorld(ProgramWorld):
         self._refusals.clear()
         return number
 
-    def refuse(self, told: str) -> None:
+    def refuse(self, reason: str) -> None:
         """Counts a request that is refused, unless the trajectory has ended."""
         if not self._closed:
             self._refused += 1
-            self._refusals.append(told)
+            self._refusals.append(reason)
 
     async def _answer(self, request: ChatRequest, model: str) -> dict[str, Any]:
         async with self._one_at_a_time:
             if self._closed:
                 raise Refused(ENDED)
-            turn: Turn = await self._ask(
+            turn: WholeTurn = await self._ask(
                 self._reply(request) if self._talks else Opening(request.messages, request.functions)
             )
             if turn.refused:

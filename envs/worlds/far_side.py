@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import functools
 import importlib.util
 import inspect
 import json
@@ -141,7 +142,7 @@ def schema(method: Any) -> dict[str, Any]:
     }
 
 
-class RandomState:
+class RandomNumbers:
     """The states of `random` and `numpy.random`, swapped in while a world runs."""
 
     def __init__(self, seed: int):
@@ -151,6 +152,7 @@ class RandomState:
 
     @contextlib.contextmanager
     def swapped_in(self) -> Iterator[None]:
+        """The block's code draws from these states. It must not wait."""
         outside = self._now()
         self._set(self._states)
         try:
@@ -179,7 +181,7 @@ class Worlds:
         with contextlib.suppress(ImportError):
             importlib.import_module("numpy")
         self._options = options
-        self._worlds: dict[int, tuple[WorldLike, RandomState]] = {}
+        self._worlds: dict[int, tuple[WorldLike, RandomNumbers]] = {}
 
     def _made(self) -> WorldLike:
         return adapted(finished(self._make(**self._options)))
@@ -191,7 +193,7 @@ class Worlds:
         return described
 
     def reset(self, world: int, row: dict[str, Any], seed: int) -> str:
-        random_state = RandomState(seed)
+        random_state = RandomNumbers(seed)
         with random_state.swapped_in():
             made = self._made()
             self._worlds[world] = made, random_state
@@ -239,10 +241,12 @@ def text(value: Any) -> str:
 
 def finished(value: Any) -> Any:
     """`value`, awaited if it must be."""
-    return _LOOP.run_until_complete(value) if inspect.isawaitable(value) else value
+    return _loop().run_until_complete(value) if inspect.isawaitable(value) else value
 
 
-_LOOP = asyncio.new_event_loop()
+@functools.cache
+def _loop() -> asyncio.AbstractEventLoop:
+    return asyncio.new_event_loop()
 
 
 def main(descriptor: int) -> None:
@@ -262,8 +266,8 @@ def main(descriptor: int) -> None:
                 worlds, do, request = Worlds(**request), "describe", {}
             answer = {"id": number, "value": getattr(worlds, do)(**request)}
         except Exception as error:
-            told = f"{type(error).__name__}: {error}"
-            answer = {"id": number, "raised": told, "traceback": traceback.format_exc()}
+            raised = f"{type(error).__name__}: {error}"
+            answer = {"id": number, "raised": raised, "traceback": traceback.format_exc()}
         body = json.dumps(answer, default=str).encode()
         stream.write(struct.pack(">I", len(body)) + body)
         stream.flush()

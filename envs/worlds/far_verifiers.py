@@ -60,8 +60,8 @@ class Tasks:
         _call_state.set(self._trace.state)
         said = ""
         try:
-            told = await self.found()[call["tool"]].run(call["arguments"], None, convert_result=True)
-            said = "\n".join(block.text for block in told.content)
+            result = await self.found()[call["tool"]].run(call["arguments"], None, convert_result=True)
+            said = "\n".join(block.text for block in result.content)
         except ToolError as error:
             said = str(error)
             raise ValueError(said) from error
@@ -74,11 +74,11 @@ class Tasks:
         """The weighted sum of the rewards of a trace in which the first turns made the calls, one each."""
         calls = iter(self._calls)
         for turn in turns:
-            call, told = next(calls, (None, ""))
+            call, result = next(calls, (None, ""))
             said = None if call else turn.rpartition("</think>")[2].strip()
             self._note(vf.AssistantMessage(content=said, tool_calls=call and [call]), sampled=True)
             if call:
-                self._note(vf.ToolMessage(tool_call_id=call.id, content=told))
+                self._note(vf.ToolMessage(tool_call_id=call.id, content=result))
         await invoke(self._task.finalize, {"trace": self._trace, "runtime": NOWHERE})
         await self._task.score(self._trace, NOWHERE)
         return self._trace.reward

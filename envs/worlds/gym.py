@@ -11,9 +11,8 @@ import gymnasium as gym
 
 from rllib_arpo.envs.errors import ContractError, ToolError, as_tool_error
 from rllib_arpo.envs.question import Question
-from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.support.validation import function_named
-from rllib_arpo.envs.worlds.games import seed_of, with_options
+from rllib_arpo.envs.support.texts import first_line, seed_of_name
+from rllib_arpo.envs.support.validation import function_named, with_options
 from rllib_arpo.envs.worlds.world import Call, Reply, World
 
 #: The text of a turn -> an action. What it raises the model reads.
@@ -23,7 +22,8 @@ Show = Callable[[Any], str]
 
 
 class GymWorld(World):
-    """One environment, reset with the seed of the question's row; the row's other columns are the reset's options.
+    """One environment, reset with the seed of the question's row (otherwise with one that depends on the question's
+    name alone); the row's other columns are the reset's options.
 
     A text that is not an action is an error that the model reads. The environment does not notice it, but it counts as
     one of `max_tool_calls`.
@@ -47,7 +47,9 @@ class GymWorld(World):
             if given is None and not isinstance(space, gym.spaces.Text):
                 raise ContractError(f"env_config['world'] needs {key!r}, since the environment has {space}, not Text.")
         options = {name: value for name, value in question.row.items() if name != "seed"}
-        observation, _info = env.reset(seed=seed_of(question), options=options or None)
+        seed = question.row.get("seed")
+        seed = seed_of_name(question.question_id) if seed is None else int(seed)
+        observation, _info = env.reset(seed=seed, options=options or None)
         return self._shown(observation)
 
     async def act(self, action: Call | str) -> Reply:
@@ -113,7 +115,8 @@ def class_world(
     """
     if isinstance(read, Sequence) and not isinstance(read, str):
         read = names_reader(read)
-    return partial(GymWorld, with_options(made, options), _function(read, "read"), _function(show, "show"))
+    make = with_options(made, options, f"env_config['world']: {getattr(made, '__name__', 'options')}")
+    return partial(GymWorld, make, _function(read, "read"), _function(show, "show"))
 
 
 def names_reader(names: Sequence[str]) -> Read:

@@ -59,6 +59,8 @@ class _Process:
         #: What it has not answered, by number, in order: it is busy with the first. Cancelled: nobody waits for it.
         self._unanswered: dict[int, asyncio.Future[Any]] = {}
         self.gone = False
+        #: The world's `tools`, and whether it takes texts.
+        self.described: Any = None
 
     async def begin(self, named: str, options: Mapping[str, Any]) -> Any:
         reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
@@ -135,9 +137,7 @@ class Interpreter:
     def __init__(self, python: str, named: str, options: Mapping[str, Any]):
         self._python, self._named, self._options = python, named, options
         self._thread: LoopThread = loop_thread("interpreter")
-        self._process: _Process | None = None
-        self._starting: asyncio.Task[_Process] | None = None
-        self._described: Any = None
+        self._started: asyncio.Task[_Process] | None = None
 
     def describe(self) -> dict[str, Any]:
         """The world's `tools`, and whether it takes texts; blocks.
@@ -146,11 +146,10 @@ class Interpreter:
             ValueError: the world cannot be made there.
         """
         try:
-            self._thread.run_blocking(self._running(), math.inf)  # It has its own limit.
+            return self._thread.run_blocking(self._running(), math.inf).described  # It has its own limit.
         except (BrokenToolError, RuntimeError) as error:
-            place = f"env_config['world']: {self._named} in {self._python}"
-            raise ValueError(f"{place} cannot be made ({error}).") from error
-        return self._described
+            what = f"env_config['world']: {self._named} in {self._python}"
+            raise ValueError(f"{what} cannot be made ({error}).") from error
 
     async def process(self) -> _Process:
         """A process that is alive as far as is known. One that starts goes on if the caller no longer waits.
@@ -170,19 +169,20 @@ class Interpreter:
     def tell(self, process: _Process, limit_s: float, do: str, **fields: Any) -> None:
         """Asks for something in the background, which may take `limit_s` seconds and fail."""
 
-        async def told() -> None:
+        async def ask() -> None:
             with contextlib.suppress(TimeoutError, WorldLost, RuntimeError):
                 async with asyncio.timeout(limit_s):
                     await process.ask(do, **fields)
 
-        asyncio.run_coroutine_threadsafe(told(), self._thread.loop)
+        asyncio.run_coroutine_threadsafe(ask(), self._thread.loop)
 
     async def _running(self) -> _Process:
-        if self._process is None or self._process.gone:
-            if self._starting is None or self._starting.done():
-                self._starting = asyncio.create_task(self._start())
-            return await asyncio.shield(self._starting)
-        return self._process
+        started = self._started
+        if started is None or (
+            started.done() and (started.cancelled() or started.exception() or started.result().gone)
+        ):
+            self._started = started = asyncio.create_task(self._start())
+        return await asyncio.shield(started)
 
     async def _start(self) -> _Process:
         try:
@@ -191,14 +191,13 @@ class Interpreter:
             raise BrokenToolError(f"{self._python} does not start ({error})") from error
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
-                self._described = await process.begin(self._named, self._options)
+                process.described = await process.begin(self._named, self._options)
         except TimeoutError as error:
             process.end()
             raise BrokenToolError(f"it has not begun in {START_TIMEOUT_S:g} s") from error
         except BaseException:
             process.end()
             raise
-        self._process = process
         return process
 
 

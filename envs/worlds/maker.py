@@ -13,13 +13,13 @@ from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.tools.schema_tool import SchemaTool
 from rllib_arpo.envs.tools.tool import ToolResult
 from rllib_arpo.envs.worlds.running import RunningWorld
-from rllib_arpo.envs.worlds.world import Call, Way, World
+from rllib_arpo.envs.worlds.world import Call, ForkMethod, World
 
 _logger = logging.getLogger(__name__)
 
 
 class WorldMaker:
-    """Makes the worlds of one kind. They fork in the first way that works, which is decided once for all of them.
+    """Makes the worlds of one kind. All of them fork by the first method that works.
 
     Attributes:
         name: the beginning of messages: "The world 'safe'".
@@ -29,7 +29,7 @@ class WorldMaker:
     def __init__(self, name: str, make: Callable[[], World], common: Mapping[str, Any] | None = None):
         """Makes none yet. `common` has values for attributes of all worlds."""
         self.name, self.make, self._common = name, make, common or {}
-        self._way: Way | None = None
+        self._method: ForkMethod | None = None
 
     @functools.cached_property
     def sample(self) -> World:
@@ -44,35 +44,42 @@ class WorldMaker:
             setattr(world, name, value)
         return world
 
-    def way(self, world: World) -> Way:
-        """The way of forking of the first world that forks."""
-        if self._way is None:
+    @property
+    def fork_method(self) -> ForkMethod:
+        """The method that all worlds have: the one asked for, or the first that works."""
+        if self._method is None:
+            world = self.sample
             forks = type(world).fork is not World.fork
             if world.forks_by not in (None, "copy", "replay", *(["fork"] if forks else [])):
                 raise ContractError(f"{self.name} cannot fork by {world.forks_by!r}.")
             asked = "fork" if world.fork_is_copy and world.forks_by == "copy" else world.forks_by
-            self._way = asked or ("fork" if forks else "copy")
-        return self._way
+            self._method = asked or ("fork" if forks else "copy")
+        return self._method
+
+    @property
+    def copies(self) -> bool:
+        """Whether worlds fork by `copy.deepcopy`, here or elsewhere."""
+        return self.fork_method == "copy" or (self.fork_method == "fork" and self.sample.fork_is_copy)
 
     def copied(self, running: RunningWorld) -> RunningWorld | None:
         """A copy; None if Python cannot copy it; errors as with `replay_instead`."""
         try:
             return running.copy()
         except Exception as error:
-            self.replay_instead(running.world, f"{type(error).__name__}: {first_line(error)}")
+            self.replay_instead(f"{type(error).__name__}: {first_line(error)}")
             return None
 
-    def replay_instead(self, world: World, raised: str) -> None:
+    def replay_instead(self, raised: str) -> None:
         """Replays from now on, since `copy.deepcopy` raised this.
 
         Raises:
             ContractError: `forks_by` demands copies.
         """
-        if world.forks_by == "copy":
+        if self.sample.forks_by == "copy":
             raise ContractError(f'{self.name} has forks_by = "copy", and copy.deepcopy raises {raised}.')
-        if self._way != "replay":
+        if self._method != "replay":
             _logger.warning("%s cannot be copied (%s): its forks are replayed.", self.name, raised)
-        self._way = "replay"
+        self._method = "replay"
 
     def tools(self) -> list[WorldTool]:
         """The calls that the worlds take."""

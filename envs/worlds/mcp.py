@@ -15,8 +15,7 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.tool import RESERVED_NAMES, Tool, ToolSet, check_name, time_limit_exceeded
 from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.mcp_client import McpServer, shown
-from rllib_arpo.envs.worlds.mcp_session import McpSession, session_of
+from rllib_arpo.envs.worlds.mcp_session import McpServer, McpSession, result_text, session_of
 from rllib_arpo.envs.worlds.world import Call, Reply, World
 
 
@@ -40,7 +39,7 @@ class McpWorld(World):
             if not limit.expired():
                 raise
             return Reply(time_limit_exceeded(self._call_timeout_s), status=ToolStatus.TIMEOUT)
-        return Reply(shown(result), status=ToolStatus.ERROR if result.is_error else ToolStatus.OK)
+        return Reply(result_text(result), status=ToolStatus.ERROR if result.is_error else ToolStatus.OK)
 
     async def close(self) -> None:
         if not self.stateless:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
 import os
-from collections.abc import Mapping
-from typing import Any
+import re
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TextIO
 
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
-from rllib_arpo.envs.support.per_loop import place
-from rllib_arpo.envs.worlds.mcp_client import McpServer, SessionLost, asked, client_of
+from rllib_arpo.envs.support.per_loop import slot
+from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.worlds.world import WorldLost
 
 #: Seconds within which a server that let a call time out must answer; otherwise it counts as dead.
@@ -21,6 +26,134 @@ ALIVE_TIMEOUT_S = 5.0
 _CLOSE_TIMEOUT_S = 8.0
 _MAX_TOOL_PAGES = 100
 _logger = logging.getLogger(__name__)
+_METHOD = re.compile(r"""["']method["'] ?:""")
+#: Messages of the SDK's RuntimeErrors for a result that does not fit its tool's output schema. RuntimeErrors with other
+#: messages are bugs, unless they belong to a subclass (the server asked too many questions before its answer).
+_UNFIT = re.compile(r"has an output schema but did not|^Invalid schema for tool|^Invalid structured content")
+
+
+class SessionLost(Exception):
+    """The server has died or cannot be reached."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpServer:
+    """How a server is reached: either `command` (over standard input and output) or `url` (streamable HTTP).
+
+    Attributes:
+        command, args, cwd: start the server as a child process.
+        env: variables for it, beside PATH, HOME and the like.
+        pass_env: names of this process's variables that it also gets (keys of services).
+        url: of a server that runs already.
+        header_variables: HTTP header -> name of the variable of this process that holds its value.
+        tools: names of the tools to offer; None: all.
+        shared: whether all trajectories of a process use one session: for servers that keep nothing between calls.
+    """
+
+    command: str | None = None
+    args: Sequence[str] = ()
+    cwd: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    pass_env: Sequence[str] = ()
+    url: str | None = None
+    header_variables: Mapping[str, str] = field(default_factory=dict)
+    tools: Sequence[str] | None = None
+    shared: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.command is None) == (self.url is None):
+            raise ValueError("an MCP server needs either a command or a url")
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise ValueError(f"the url must begin with http:// or https://, which {self.url!r} does not")
+        unset = [name for name in (*self.pass_env, *self.header_variables.values()) if name not in os.environ]
+        if unset:
+            raise ValueError(f"the environment variable {unset[0]} is not set")
+
+
+@contextlib.asynccontextmanager
+async def client_of(server: McpServer, on_unread: Callable[[], None]) -> AsyncIterator[Any]:
+    """A client in a session with the server.
+
+    Args:
+        on_unread: called when the server sends a message of the protocol that cannot be read.
+    """
+    import httpx2
+    from mcp import Client, StdioServerParameters
+    from mcp.client.stdio import stdio_client
+    from mcp.client.streamable_http import streamable_http_client
+
+    async with contextlib.AsyncExitStack() as stack:
+        if server.command is not None:
+            env = {**server.env, **{name: os.environ[name] for name in server.pass_env}}
+            parameters = StdioServerParameters(command=server.command, args=list(server.args), env=env, cwd=server.cwd)
+            parameters.encoding_error_handler = "replace"
+            # Not sys.stderr, which may not be a file.
+            transport = stdio_client(parameters, errlog=sys.__stderr__ or stack.enter_context(_no_file()))
+        else:
+            headers = {header: os.environ[name] for header, name in server.header_variables.items()}
+            timeout = httpx2.Timeout(30.0, read=None)
+            http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
+            transport = streamable_http_client(str(server.url), http_client=http)
+        yield await stack.enter_async_context(Client(transport, message_handler=partial(_on_message, on_unread)))
+
+
+async def _on_message(on_unread: Callable[[], None], message: Any) -> None:
+    from pydantic import ValidationError
+
+    # Not a line that the server prints for its owner, nor a message that nobody waits for.
+    texts = [str(one["input"]) for one in message.errors()] if isinstance(message, ValidationError) else []
+    if any("jsonrpc" in text and not _METHOD.search(text) for text in texts):
+        on_unread()
+
+
+def _no_file() -> TextIO:
+    return open(os.devnull, "w")
+
+
+async def asked(request: Any) -> Any:
+    """Awaits a request to the server.
+
+    Raises:
+        SessionLost: the server is gone.
+        ToolError: it answers with an error.
+    """
+    import anyio
+    import httpx2
+    from mcp import MCPError
+    from mcp.types import CONNECTION_CLOSED
+    from pydantic import ValidationError
+
+    try:
+        return await request
+    except MCPError as error:
+        # A streamable HTTP server that was restarted does not know the session.
+        if error.code == CONNECTION_CLOSED or error.message == "Session terminated":
+            raise SessionLost(error.message) from error
+        raise ToolError(f"The MCP server answered with an error: {error.message}") from error
+    except (ValidationError, RuntimeError) as error:
+        if type(error) is RuntimeError and not _UNFIT.search(str(error)):
+            raise
+        raise ToolError(f"The MCP server's answer cannot be used: {first_line(error)}") from error
+    except (OSError, anyio.ClosedResourceError, anyio.BrokenResourceError, httpx2.HTTPError) as error:
+        raise SessionLost(str(error) or type(error).__name__) from error
+
+
+def result_text(result: Any) -> str:
+    """An MCP result (`mcp.types.CallToolResult`) as a text, which names the parts that are not text."""
+    blocks = [_BLOCKS[block.type](block) for block in result.content]
+    if not blocks and result.structured_content is not None:
+        return json.dumps(result.structured_content, ensure_ascii=False)
+    return "\n".join(blocks) or "(no output)"
+
+
+#: Type of a content block -> its text.
+_BLOCKS: dict[str, Callable[[Any], str]] = {
+    "text": lambda block: block.text,
+    "image": lambda block: f"[an image: {block.mime_type}]",
+    "audio": lambda block: f"[a sound: {block.mime_type}]",
+    "resource_link": lambda block: f"[{block.name}: {block.uri}]",
+    "resource": lambda block: getattr(block.resource, "text", f"[{block.resource.uri}]"),
+}
 
 
 class McpSession:
@@ -29,9 +162,7 @@ class McpSession:
     The client belongs to one task of one loop, that of the thread "mcp". A shared session that was lost is opened again
     at the next use. One of a trajectory is not: its server's state is gone.
 
-    A server that let a call time out may hang, or it may be busy with that call, so that other calls only wait. Any
-    answer shows that it is alive. If all calls that were in flight have ended without an answer, the session asks the
-    server, and replaces it if it does not answer.
+    A server that let a call time out may hang: the next call first asks it, and replaces it if it does not answer.
     """
 
     def __init__(self, thread: LoopThread, server: McpServer, start_timeout_s: float):
@@ -42,14 +173,10 @@ class McpSession:
         self._owner: asyncio.Task[Any] | None = None
         #: Whether a session that was open has ended.
         self._lost = False
+        #: Whether a call has timed out since the last answer.
         self._doubtful = False
-        #: The calls in flight, and those of them that were in flight when the doubt arose.
-        self._in_flight: set[object] = set()
-        self._witnesses: set[object] = set()
         #: The limits of the questions to the server that it has not answered.
         self._asking: list[asyncio.Timeout] = []
-        #: The last client that was closed because its server kept silent: its calls did not kill the server.
-        self._given_up: Any = None
 
     def list_tools(self) -> list[Any]:
         """The server's tools (`mcp.types.Tool`); blocks.
@@ -83,31 +210,23 @@ class McpSession:
             ToolError: the server refuses the call.
             BrokenToolError: the server does not come back; `WorldLost`: it has died, maybe of this call.
         """
-        flight = object()
         try:
-            return await self.thread.run(self._call(flight, tool, dict(arguments)))
+            return await self.thread.run(self._call(tool, dict(arguments)))
         except asyncio.CancelledError:
             # A time limit, or the trajectory's end. It is noted here, since the next call must know of it and may
             # arrive before the thread has ended this one.
-            self._in_flight.discard(flight)
-            if not self._doubtful:
-                self._doubtful, self._witnesses = True, set(self._in_flight)
+            self._doubtful = True
             raise
 
-    async def _call(self, flight: object, tool: str, arguments: dict[str, Any]) -> Any:
-        while True:
-            client = await self._opened()
-            self._in_flight.add(flight)
-            try:
-                answer = await self._answer(client, tool, arguments)
-                self._doubtful = False
-                return answer
-            except SessionLost as error:
-                await self._forget(client)
-                if client is not self._given_up or not self.server.shared:
-                    raise WorldLost(str(error)) from error
-            finally:
-                self._in_flight.discard(flight)
+    async def _call(self, tool: str, arguments: dict[str, Any]) -> Any:
+        client = await self._opened()
+        try:
+            answer = await self._answer(client, tool, arguments)
+        except SessionLost as error:
+            await self._forget(client)
+            raise WorldLost(str(error)) from error
+        self._doubtful = False
+        return answer
 
     async def _list_tools(self) -> list[Any]:
         client, tools, cursor = await self._opened(), [], None
@@ -129,10 +248,9 @@ class McpSession:
     async def _opened(self) -> Any:
         """The client of a session that is alive as far as is known."""
         async with self._lock:
-            if self._doubtful and not self._witnesses & self._in_flight:
+            if self._doubtful:
                 # The server may answer another call while it is asked.
                 if self._client is not None and not await _is_alive(self._client) and self._doubtful:
-                    self._given_up = self._client
                     await self._close()
                 self._doubtful = False
             if self._client is None:
@@ -145,7 +263,7 @@ class McpSession:
         ready = asyncio.get_running_loop().create_future()
         try:
             # As many starts at once as there are processors: waiting for a place is not the server's fault.
-            async with place("start of an MCP server", os.cpu_count() or 1), asyncio.timeout(self._start_timeout_s):
+            async with slot("start of an MCP server", os.cpu_count() or 1), asyncio.timeout(self._start_timeout_s):
                 self._owner = asyncio.create_task(self._own(ready))
                 return await ready
         except TimeoutError as error:

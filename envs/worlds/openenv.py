@@ -11,12 +11,17 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ToolError
+from rllib_arpo.envs.errors import BrokenToolError, ToolError, as_tool_error
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.loop_thread import loop_thread
-from rllib_arpo.envs.worlds.served import Read, Show, as_text, reader, shower
+from rllib_arpo.envs.support.model_json import parse_model_json
+from rllib_arpo.envs.support.validation import function_named
 from rllib_arpo.envs.worlds.world import Call, Reply, World, WorldLost
 
+#: What the server shows, as JSON -> what the model reads.
+Show = Callable[[Any], str]
+#: The text of a turn -> the action as JSON. The model reads what it raises.
+Read = Callable[[str], Any]
 #: Bytes of a message, at most.
 _MAX_BYTES = 1 << 26
 #: Seconds that listing the tools, and closing, may take.
@@ -98,17 +103,20 @@ def openenv_world(
     Args:
         url: "http://host:port", or with "https", "ws" or "wss".
         tools: whether the model calls the tools that the server lists; asks the server, and blocks.
-        read, show: see `reader` and `shower`.
+        read: makes an action of a text: a field's name, which gets the text; a function, itself or as
+            "module:function"; None: the text is a JSON object.
+        show: makes a text of an observation: a field's name; a function, likewise; None: the only field if it has a
+            text, otherwise JSON.
 
     Raises:
-        ValueError: it is not such a URL, or the server does not list its tools.
+        ValueError: it is not such a URL, the server does not list its tools, or there is no such function.
     """
     parts = urlsplit(url)
     scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
     if scheme is None or not parts.hostname:
         raise ValueError(f"env_config['world']: openenv: 'url' must be like \"http://host:port\", not {url!r}.")
     address = parts._replace(scheme=scheme, path=parts.path.rstrip("/").removesuffix("/ws") + "/ws").geturl()
-    return functools.partial(OpenEnvWorld, address, _listed(address) if tools else None, reader(read), shower(show))
+    return functools.partial(OpenEnvWorld, address, _listed(address) if tools else None, _reader(read), _shower(show))
 
 
 @functools.lru_cache(maxsize=16)
@@ -179,7 +187,7 @@ def _of_tool(observation: Mapping[str, Any]) -> tuple[str, ToolStatus]:
         return str(observation["error"]["message"]), ToolStatus.ERROR
     result = observation.get("result")
     if not (isinstance(result, Mapping) and "content" in result):
-        return as_text(result), ToolStatus.OK
+        return _as_text(result), ToolStatus.OK
     text = "\n".join(block["text"] for block in result["content"] if block.get("type") == "text")
     return text, ToolStatus.ERROR if result.get("is_error") else ToolStatus.OK
 
@@ -187,3 +195,45 @@ def _of_tool(observation: Mapping[str, Any]) -> tuple[str, ToolStatus]:
 @functools.lru_cache(maxsize=16)
 def _warn_of_capacity(url: str, message: str) -> None:
     _logger.warning("%s: %s Each trajectory and each fork has a session: raise its max_concurrent_envs.", url, message)
+
+
+def _reader(given: Read | str | None) -> Read:
+    if isinstance(given, str) and ":" not in given:
+        return lambda text: {given: text}
+    found = _function(given, "read") or _object
+
+    def read(text: str) -> Any:
+        with as_tool_error():
+            return found(text)
+
+    return read
+
+
+def _shower(given: Show | str | None) -> Show:
+    if isinstance(given, str) and ":" not in given:
+        return lambda observed: _as_text(observed.get(given))
+    return _function(given, "show") or _as_text
+
+
+def _function(given: Any, key: str) -> Any:
+    return function_named(given, "world", f"env_config['world']: {key!r} must be a field, a function or its name")
+
+
+def _as_text(observed: Any) -> str:
+    """A JSON value as text: the only field's if it has one, and nothing for nothing."""
+    if isinstance(observed, Mapping) and len(observed) == 1:
+        (only,) = observed.values()
+        observed = only if isinstance(only, str) else observed
+    if isinstance(observed, str):
+        return observed
+    return json.dumps(observed, ensure_ascii=False) if observed not in (None, {}, []) else ""
+
+
+def _object(text: str) -> Any:
+    try:
+        found = parse_model_json(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise ToolError("An action is one JSON object.")
+    return found

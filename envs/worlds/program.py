@@ -13,7 +13,9 @@ from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, To
 from rllib_arpo.envs.forkable_env import TOOL_NOTE
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
-from rllib_arpo.envs.worlds.random_state import RandomState
+from rllib_arpo.envs.support.texts import seed_of_name
+from rllib_arpo.envs.worlds.drawing import Drawing
+from rllib_arpo.envs.worlds.far_side import RandomNumbers
 from rllib_arpo.envs.worlds.world import Opening, Reply, World
 
 #: Seconds that a program may take to end when it is cancelled.
@@ -64,7 +66,7 @@ class ProgramWorld(World):
 
     async def _begun(self, question: Question, chat: Any) -> Any:
         """Starts the program with what it asks by: the first thing that it asks."""
-        run = self._run(chat, copy.deepcopy(dict(question.row)), RandomState.of(question.question_id))
+        run = self._run(chat, copy.deepcopy(dict(question.row)), RandomNumbers(seed_of_name(question.question_id)))
         self._task = asyncio.create_task(run)
         self._task.add_done_callback(lambda _: self._asked.put_nowait(None))
         asked = await self._next()
@@ -80,8 +82,8 @@ class ProgramWorld(World):
         self._said.set_result(said)
         return await self._next()
 
-    async def _run(self, chat: Any, row: dict[str, Any], random_state: RandomState) -> float:
-        return await random_state.run(self._program(chat, row))
+    async def _run(self, chat: Any, row: dict[str, Any], numbers: RandomNumbers) -> float:
+        return await Drawing(numbers, self._program(chat, row))
 
     @property
     def _waits(self) -> bool:

@@ -7,22 +7,22 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, get_args
 
-from rllib_arpo.envs.support.validation import check_known, check_options, import_named
-from rllib_arpo.envs.worlds import gym, skyrl_gym, textarena
+import gymnasium
+
+from rllib_arpo.envs.support.validation import check_known, check_options, import_named, with_options
+from rllib_arpo.envs.worlds import gym
 from rllib_arpo.envs.worlds.classes import class_adapter
 from rllib_arpo.envs.worlds.endpoint import EndpointWorld
-from rllib_arpo.envs.worlds.games import is_class_of, with_options
 from rllib_arpo.envs.worlds.interpreter import interpreter_world
 from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.nemo_gym import nemo_gym_world
 from rllib_arpo.envs.worlds.openenv import openenv_world
 from rllib_arpo.envs.worlds.program import ProgramWorld
 from rllib_arpo.envs.worlds.verifiers import verifiers_world
-from rllib_arpo.envs.worlds.world import Way, World
+from rllib_arpo.envs.worlds.world import ForkMethod, World
 
 #: Options of every world, which replace its attributes of the same names -> whether a value will do, and what will.
 COMMON_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "forks_by": (lambda value: value in (None, *get_args(Way)), '"fork", "copy" or "replay"'),
+    "forks_by": (lambda value: value in (None, *get_args(ForkMethod)), '"fork", "copy" or "replay"'),
     "instruction": (lambda value: value is None or isinstance(value, str), "a text"),
     "max_reply_tokens": (lambda value: type(value) is int and value >= 1, "an integer >= 1"),
     "timeout_s": (lambda value: type(value) in (int, float) and value > 0, "a number above 0"),
@@ -30,17 +30,8 @@ COMMON_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
 #: Name in `env_config["world"]` -> from the other options to the maker of worlds.
 WORLDS: dict[str, Callable[..., Callable[[], World]]] = {
     "gymnasium": gym.gymnasium_world,
-    "nemo_gym": nemo_gym_world,
     "openenv": openenv_world,
-    "textarena": textarena.textarena_world,
-    "skyrl_gym": skyrl_gym.skyrl_gym_world,
     "verifiers": verifiers_world,
-}
-#: Package and class -> the same for classes that are derived from it, which come before the options.
-GAMES: dict[tuple[str, str], Callable[..., Callable[[], World]]] = {
-    ("gymnasium", "Env"): gym.class_world,
-    ("textarena", "Env"): textarena.class_world,
-    ("skyrl_gym", "Env"): skyrl_gym.class_world,
 }
 
 
@@ -82,10 +73,9 @@ def find_world(given: Any) -> WorldMaker:
 def _adapter_of(found: Any) -> Callable[..., Callable[[], World]]:
     """From options to the maker of worlds around an object."""
     if isinstance(found, type) and issubclass(found, World):
-        return lambda **options: with_options(found, options)
-    for base, adapt in GAMES.items():
-        if is_class_of(found, *base):
-            return partial(adapt, found)
+        return lambda **options: with_options(found, options, f"env_config['world']: {found.__name__}")
+    if isinstance(found, type) and issubclass(found, gymnasium.Env):
+        return partial(gym.class_world, found)
     if isinstance(found, type):
         return class_adapter(found)
     if inspect.iscoroutinefunction(found) and len(inspect.signature(found).parameters) >= 2:

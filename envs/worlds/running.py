@@ -15,8 +15,9 @@ from rllib_arpo.envs.forkable_env import settled
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.texts import first_line, valid_unicode
-from rllib_arpo.envs.worlds.random_state import RandomState
-from rllib_arpo.envs.worlds.world import BEGINS, Call, Opening, Reply, Turn, World
+from rllib_arpo.envs.worlds.drawing import Drawing
+from rllib_arpo.envs.worlds.far_side import RandomNumbers
+from rllib_arpo.envs.worlds.world import BEGINS, Call, Opening, Reply, WholeTurn, World
 
 T = TypeVar("T")
 
@@ -33,8 +34,8 @@ class RunningWorld:
         name: of its kind, in messages.
     """
 
-    def __init__(self, world: World, name: str, random_state: RandomState):
-        self.world, self.name, self._random_state = world, name, random_state
+    def __init__(self, world: World, name: str, numbers: RandomNumbers):
+        self.world, self.name, self._numbers = world, name, numbers
 
     async def reset(self, question: Question) -> str | Opening:
         """What the world begins with.
@@ -42,12 +43,12 @@ class RunningWorld:
         Raises:
             BrokenToolError: it cannot begin, or takes too long.
         """
-        opening = await self._limited(self._random_state.run(self.world.reset(question)))
+        opening = await self._limited(Drawing(self._numbers, self.world.reset(question)))
         if not isinstance(opening, str | Opening):
             raise ContractError(f"{self.name}: reset must return a text, not {opening!r:.80}.")
         return valid_unicode(opening) if isinstance(opening, str) else opening
 
-    async def act(self, action: Call | str | Turn) -> Reply:
+    async def act(self, action: Call | str | WholeTurn) -> Reply:
         """The answer to an action; a `ToolError` is one, too.
 
         Raises:
@@ -55,12 +56,12 @@ class RunningWorld:
         """
         try:
             # What the world does with the arguments must not change what a replay gives it.
-            reply = await self._limited(self._random_state.run(self.world.act(copy.deepcopy(action))))
+            reply = await self._limited(Drawing(self._numbers, self.world.act(copy.deepcopy(action))))
         except ToolError as error:
             reply = Reply(str(error), status=ToolStatus.ERROR)
         if not (isinstance(reply, Reply) and isinstance(reply.text, str)):
             raise ContractError(f"{self.name} must return a Reply with a text, not {reply!r:.80}.")
-        reward = finite(reply.reward, f"{self.name}: the reward of {told(action)!r:.80}")
+        reward = finite(reply.reward, f"{self.name}: the reward of {described(action)!r:.80}")
         return dataclasses.replace(reply, text=valid_unicode(reply.text), reward=reward)
 
     async def score(self, path: FinishedPath) -> Score | None:
@@ -71,7 +72,7 @@ class RunningWorld:
             ContractError: it raises another error, or returns no `Score`.
         """
         try:
-            score: Any = await self._limited(self._random_state.run(self.world.score(path)))
+            score: Any = await self._limited(Drawing(self._numbers, self.world.score(path)))
         except (BrokenToolError, DataError):
             raise
         except Exception as error:
@@ -88,11 +89,11 @@ class RunningWorld:
         made: object = await self._limited(self.world.fork())
         if not isinstance(made, World):
             raise ContractError(f"{self.name}: fork must return a World, not {made!r:.80}.")
-        return RunningWorld(made, self.name, self._random_state.copy())
+        return RunningWorld(made, self.name, copy.copy(self._numbers))
 
     def copy(self) -> RunningWorld:
         """An independent one by `copy.deepcopy`, which may raise anything."""
-        return RunningWorld(copy.deepcopy(self.world), self.name, self._random_state.copy())
+        return RunningWorld(copy.deepcopy(self.world), self.name, copy.copy(self._numbers))
 
     async def close_lost(self) -> None:
         """Closes a world in whose place comes another one, or an error: one of `close` is only logged."""
@@ -120,18 +121,18 @@ class ReplayMismatch(Exception):
     """
 
     def __init__(self, turn: int, what: str, before: Any, again: Any):
-        old, new = told(before), told(again)
+        old, new = described(before), described(again)
         if old == new:
             old, new = repr(before), repr(again)
         shorter = min(len(old), len(new))
         same = next((i for i in range(shorter) if old[i] != new[i]), shorter)
         start = max(0, same - _SHOWN_CHARS // 2) if max(len(old), len(new)) > _SHOWN_CHARS else 0
-        shown = slice(start, start + _SHOWN_CHARS)
-        super().__init__(f"{what} got {new[shown]!r} in place of {old[shown]!r}")
+        part = slice(start, start + _SHOWN_CHARS)
+        super().__init__(f"{what} got {new[part]!r} in place of {old[part]!r}")
         self.turn = turn
 
 
-def told(said: Any) -> str:
+def described(said: Any) -> str:
     """An action or a reply in a message."""
     if said is None:
         return "no answer"

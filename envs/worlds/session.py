@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, DataError, ForkRefused, ToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
-from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.envs.tools.tool import Tool, place_of, read_argument
+from rllib_arpo.envs.support.texts import first_line, seed_of_name
+from rllib_arpo.envs.tools.tool import Tool, read_argument, slot_of
+from rllib_arpo.envs.worlds.far_side import RandomNumbers
 from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.random_state import RandomState
-from rllib_arpo.envs.worlds.running import ReplayMismatch, RunningWorld, told
-from rllib_arpo.envs.worlds.world import Call, NotCopied, Opening, Reply, Turn, World, WorldLost
+from rllib_arpo.envs.worlds.running import ReplayMismatch, RunningWorld, described
+from rllib_arpo.envs.worlds.world import Call, NotCopied, Opening, Reply, WholeTurn, World, WorldLost
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
     """An action and its reply; of a call as the model wrote it, its tool."""
 
-    action: Call | str | Turn
+    action: Call | str | WholeTurn
     reply: Reply
     tool: Tool | None = None
 
 
 class WorldSession:
-    """One trajectory's session. Its world is made, forked or replayed when it is needed, or in the background before.
+    """One trajectory's session. Its world is copied or forked from its parent's, or made by a replay.
 
     A world that is lost is replaced by another one, where everything is repeated.
 
@@ -46,11 +48,10 @@ class WorldSession:
         self.opening: str | Opening | None = None
         self.scored: tuple[FinishedPath, Score | None] | None = None
         self.copied_from: tuple[WorldSession, int] | None = None
-        self._running: RunningWorld | None = None
-        self._making: asyncio.Task[None] | None = None
-        #: The session whose world must still make this one's by `fork`, and those that wait for this world.
-        self._parent: WorldSession | None = None
-        self._owed: list[WorldSession] = []
+        #: The world; or the task that makes it, or has failed to. None: a replay makes it when it is needed.
+        self._world: RunningWorld | asyncio.Task[RunningWorld] | None = None
+        #: What forks the world as it is now; the world does not act meanwhile.
+        self._forking: list[asyncio.Task[RunningWorld]] = []
 
     async def ready(self) -> World:
         """The world, made if there is none yet.
@@ -59,7 +60,7 @@ class WorldSession:
             ForkRefused: it is not what its parent's was.
             BrokenToolError: it cannot be made.
         """
-        return (await self._ready()).world
+        return (await self._running()).world
 
     async def ready_as_fork(self) -> None:
         """Makes the world of a fork, unless its parent had none.
@@ -70,13 +71,13 @@ class WorldSession:
         if self.opening is None:
             return
         try:
-            await self._ready()
+            await self._running()
         except (DataError, ForkRefused):
             raise
         except Exception as error:
             raise ForkRefused(f"{type(error).__name__}: {first_line(error)}") from error
 
-    async def act(self, action: Call | str | Turn, tool: Tool | None = None) -> Reply:
+    async def act(self, action: Call | str | WholeTurn, tool: Tool | None = None) -> Reply:
         """The world's answer to an action.
 
         Args:
@@ -86,17 +87,17 @@ class WorldSession:
             ToolError: the action cannot be answered, which the model reads.
             BrokenToolError: the world cannot be used any more.
         """
-        await self._make_owed()
+        await self._forked()
         try:
             reply = await _act_in(await self._recovered(), action, tool)
         except WorldLost:
-            await self._dropped()
+            await self._drop()
             # What they have done is gone with it.
             self.moves = tuple(move for move in self.moves if move.reply.status != ToolStatus.TIMEOUT)
             try:
                 reply = await _act_in(await self._recovered(), action, tool)
             except WorldLost as error:
-                await self._dropped()
+                await self._drop()
                 raise ToolError(f"{self.maker.name} was lost twice in one action ({error}).") from error
         self.moves += (Move(action, reply, tool),)
         return reply
@@ -112,7 +113,7 @@ class WorldSession:
         except ToolError as error:
             return Reply(str(error), status=ToolStatus.ERROR)
 
-    async def say(self, said: str | Turn) -> Reply:
+    async def say(self, said: str | WholeTurn) -> Reply:
         """The world's answer to a turn or its text; errors as with `call`."""
         try:
             return await self.act(said)
@@ -128,19 +129,15 @@ class WorldSession:
         """The score where the replies alone pay: nothing more, and the accuracy is what they have paid."""
         return Score(0.0, Score.of(self.paid).accuracy)
 
-    @property
-    def max_reply_tokens(self) -> int:
-        return World.max_reply_tokens if self._running is None else self._running.world.max_reply_tokens
-
     async def score(self, path: FinishedPath) -> Score | None:
         """What the world itself says of a finished path; errors as with `RunningWorld.score`."""
-        await self._make_owed()
+        await self._forked()
         try:
             try:
-                score = await self.score_in(await self._ready(), path)
+                score = await self.score_in(await self._running(), path)
             except WorldLost:
-                await self._dropped()
-                score = await self.score_in(await self._ready(), path)
+                await self._drop()
+                score = await self.score_in(await self._running(), path)
         except ForkRefused as error:
             raise BrokenToolError(str(error)) from error
         self.scored = path, score
@@ -151,41 +148,36 @@ class WorldSession:
         return self.paid_score() if running.world.pays_by_replies else await running.score(path)
 
     def fork(self, *, begin: bool = True) -> WorldSession:
-        """A session that goes on from here, by the way of the environment.
+        """A session that goes on from here.
 
         Args:
-            begin: whether to make its world in the background, if that takes time and an event loop is running.
+            begin: whether to begin a replay now, in the background, rather than when the world is needed.
         """
         child = WorldSession(self.maker, self._question)
         child.moves, child.opening = self.moves, self.opening
-        source = self._parent if self._running is None and self._parent is not None else self
-        running = source._running
-        way = None if running is None else self.maker.way(running.world)
-        if running is not None and way == "copy":
-            child._running = self.maker.copied(running)
-        elif way == "fork":
-            child._parent = source
-            source._owed.append(child)
-        if child._running is not None or (running is not None and way == "fork" and running.world.fork_is_copy):
+        if self.maker.fork_method == "copy" and isinstance(self._world, RunningWorld):
+            child._world = self.maker.copied(self._world)
+        elif self.maker.fork_method == "fork" and self._world is not None:
+            child._begin(partial(child._forked_from, self._world))
+            if isinstance(child._world, asyncio.Task):
+                self._forking.append(child._world)
+        if child._world is not None and self.maker.copies:
             child.copied_from = self, len(self.moves)
         if begin:
-            child._begin()
+            child._begin_replay()
         return child
 
     def fork_root(self) -> WorldSession:
         """A fork at the beginning, which gets this session's own world where a replay would make another."""
         child = self.fork(begin=False)
-        if child._running is None and child._parent is None:
-            child._running, self._running, self._making = self._running, None, None
-        child._begin()
+        if child._world is None:
+            child._world, self._world = self._world, None
+        child._begin_replay()
         return child
 
     async def close(self) -> None:
         """Ends what is being made, and closes the world."""
-        if self._making is not None and not self._making.done():
-            self._making.cancel()
-            await asyncio.wait([self._making])
-        if (running := self._taken()) is not None:
+        if (running := await self._taken()) is not None:
             await running.world.close()
 
     async def replayed(self) -> RunningWorld:
@@ -195,8 +187,8 @@ class WorldSession:
             ReplayMismatch: it does not answer as the first one did.
             BrokenToolError: it cannot be used.
         """
-        name, random_state = self.maker.name, RandomState.of(self._question.question_id)
-        running = RunningWorld(self.maker(), name, random_state)
+        numbers = RandomNumbers(seed_of_name(self._question.question_id))
+        running = RunningWorld(self.maker(), self.maker.name, numbers)
         try:
             opening = await running.reset(self._question)
             if self.opening is None:
@@ -208,57 +200,65 @@ class WorldSession:
                 timed_out = move.reply.status == ToolStatus.TIMEOUT
                 reply = None if timed_out else await _act_in(running, move.action, move.tool)
                 if reply != move.reply:
-                    raise ReplayMismatch(turn, f"turn {turn}, {told(move.action)},", move.reply, reply)
+                    raise ReplayMismatch(turn, f"turn {turn}, {described(move.action)},", move.reply, reply)
         except BaseException:
             await running.close_lost()
             raise
         return running
 
-    async def _ready(self) -> RunningWorld:
-        if self._running is None:
-            # Plain RLlib runs a loop for each step, whose end cancels what is being made.
-            if self._making is None or self._making.cancelled():
-                self._making = asyncio.ensure_future(self._make())
-            await asyncio.shield(self._making)
-        assert self._running is not None
-        return self._running
+    async def _running(self) -> RunningWorld:
+        """The world, made if there is none; errors as with `ready`."""
+        # Plain RLlib runs a loop for each step, whose end cancels what is being made.
+        if self._world is None or (isinstance(self._world, asyncio.Task) and self._world.cancelled()):
+            self._begin(self._repeated)
+        world = self._world
+        assert world is not None
+        return world if isinstance(world, RunningWorld) else await asyncio.shield(world)
 
-    async def _make(self) -> None:
-        if self._parent is not None:
-            parent = self._parent._running
-            assert parent is not None
-            try:
-                self._running = await parent.fork()
-                self.maker.with_common(self._running.world)
-                return
-            except NotCopied as error:
-                self.maker.replay_instead(parent.world, str(error))
-            except WorldLost:
-                pass
-            finally:
-                # The parent goes on: what is forked from here later must not begin in its later state.
-                self._parent = None
-            self.copied_from = None
+    def _begin(self, make: Callable[[], Coroutine[Any, Any, RunningWorld]]) -> None:
+        """Makes the world in the background; without an event loop a replay makes it when it is needed."""
+
+        async def keep() -> RunningWorld:
+            self._world = await make()
+            return self._world
+
+        with contextlib.suppress(RuntimeError):
+            loop = asyncio.get_running_loop()
+            self._world = loop.create_task(keep())
+            self._world.add_done_callback(_read)
+
+    def _begin_replay(self) -> None:
+        if self._world is None and self.opening is not None:
+            self._begin(self._repeated)
+
+    async def _forked_from(self, parent: RunningWorld | asyncio.Task[RunningWorld]) -> RunningWorld:
+        """A fork of the parent's world by its own `fork`; a replay if there can be none."""
+        if isinstance(parent, asyncio.Task):
+            await asyncio.wait([parent])
+        source = _made(parent)
         try:
-            self._running = await self.replayed()
+            if source is not None:
+                running = await source.fork()
+                self.maker.with_common(running.world)
+                return running
+        except NotCopied as error:
+            self.maker.replay_instead(str(error))
+        except WorldLost:
+            pass
+        self.copied_from = None
+        return await self._repeated()
+
+    async def _repeated(self) -> RunningWorld:
+        try:
+            return await self.replayed()
         except ReplayMismatch as error:
             raise ForkRefused(f"{self.maker.name} cannot be repeated: {error}.") from error
 
-    def _begin(self) -> None:
-        """Makes the world of a fork in the background."""
-        if self._running is not None or self.opening is None:
-            return
-        try:
-            self._making = asyncio.get_running_loop().create_task(self._make())
-        except RuntimeError:  # Without a loop it is made when it is needed.
-            return
-        self._making.add_done_callback(_read)
-
-    async def _make_owed(self) -> None:
-        """Lets this world make the forks that were taken of its present state. Their errors are theirs."""
-        while self._owed:
-            await asyncio.gather(self._owed[0].ready(), return_exceptions=True)
-            self._owed.pop(0)
+    async def _forked(self) -> None:
+        """Waits for the forks of the present state. Their errors are theirs."""
+        while self._forking:
+            await asyncio.wait(self._forking)
+            self._forking = [task for task in self._forking if not task.done()]
 
     async def _recovered(self) -> RunningWorld:
         """The world, or another one after a loss.
@@ -269,7 +269,7 @@ class WorldSession:
                 than the model has read.
         """
         try:
-            return await self._ready()
+            return await self._running()
         except ForkRefused as error:
             reason = str(error).rstrip(".")
             if any(move.reply.reward for move in self.moves):
@@ -277,26 +277,36 @@ class WorldSession:
             begins_otherwise = isinstance(error.__cause__, ReplayMismatch) and not error.__cause__.turn
             if self.maker.sample.takes_turns or begins_otherwise:
                 raise BrokenToolError(f"{reason}; it cannot start anew.") from error
-            self.moves, self.opening, self._making = (), None, None
+            self.moves, self.opening, self._world = (), None, None
             raise ToolError(f"{reason}; it starts anew.") from error
 
-    async def _dropped(self) -> None:
+    async def _drop(self) -> None:
         """Closes a world that is lost, as far as that can be done."""
-        if (running := self._taken()) is not None:
+        if (running := await self._taken()) is not None:
             await running.close_lost()
 
-    def _taken(self) -> RunningWorld | None:
-        """The world, which the session has no more."""
-        running, self._running, self._making, self._parent = self._running, None, None, None
-        return running
+    async def _taken(self) -> RunningWorld | None:
+        """The world, which the session does not have any more; None: there is none."""
+        world, self._world = self._world, None
+        if isinstance(world, asyncio.Task) and not world.done():
+            world.cancel()
+            await asyncio.wait([world])
+        return _made(world)
 
 
-async def _act_in(running: RunningWorld, action: Call | str | Turn, tool: Tool | None) -> Reply:
-    async with contextlib.nullcontext() if tool is None else place_of(tool):
+def _made(world: RunningWorld | asyncio.Task[RunningWorld] | None) -> RunningWorld | None:
+    """The world, unless the task that was to make it has failed."""
+    if not isinstance(world, asyncio.Task):
+        return world
+    return None if world.cancelled() or world.exception() else world.result()
+
+
+async def _act_in(running: RunningWorld, action: Call | str | WholeTurn, tool: Tool | None) -> Reply:
+    async with contextlib.nullcontext() if tool is None else slot_of(tool):
         return await running.act(action)
 
 
-def _read(task: asyncio.Task[None]) -> None:
+def _read(task: asyncio.Task[Any]) -> None:
     """Marks a task's error as read: whoever needs the world gets it."""
     if not task.cancelled():
         task.exception()

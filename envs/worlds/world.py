@@ -12,8 +12,8 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 
-#: The ways in which a world forks, in the order in which they are tried.
-Way = Literal["fork", "copy", "replay"]
+#: How a world forks, in the order in which the methods are tried.
+ForkMethod = Literal["fork", "copy", "replay"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class WholeTurn:
     """A whole turn of the model, for worlds that take turns.
 
     Attributes:
@@ -106,12 +106,13 @@ class World(ABC):
     Attributes:
         tools: name -> JSON schema of a call's arguments, an object; its "description" is the tool's.
         takes_text: whether a turn without a call is an action too. Otherwise such a turn ends the trajectory.
-        takes_turns: whether every turn that keeps the protocol is an action, a `Turn`; `reset` returns an `Opening`.
+        takes_turns: whether every turn that keeps the protocol is an action, a `WholeTurn`; `reset` then returns an
+            `Opening`.
         stateless: whether an answer depends on its action alone, so that another world need not repeat those before.
         pays_by_replies: whether the rewards of its replies are all that it pays, and their sum, between 0 and 1, is the
             accuracy; `score` is not asked then.
         instruction: the system message for questions that have none; None: the protocol's.
-        forks_by: the way of forking; None: the first that works.
+        forks_by: how it forks; None: by the first method that works.
         fork_is_copy: whether `fork` copies by `copy.deepcopy`, elsewhere, so that its first forks are checked.
         timeout_s: seconds for `reset` and for each action; a world that takes longer is broken.
         max_reply_tokens: longer replies are cut in the middle.
@@ -123,13 +124,13 @@ class World(ABC):
     stateless: bool = False
     pays_by_replies: bool = False
     instruction: str | None = None
-    forks_by: ClassVar[Way | None] = None
+    forks_by: ClassVar[ForkMethod | None] = None
     fork_is_copy: ClassVar[bool] = False
     timeout_s: float = 60.0
     max_reply_tokens: int = 2048
 
     async def reset(self, question: Question) -> str | Opening:
-        """Begins; the same question must begin in the same way.
+        """Begins; the same question must begin alike.
 
         Returns:
             The text that ends the prompt, after the question's own.
@@ -138,7 +139,7 @@ class World(ABC):
 
     @abstractmethod
     async def act(self, action: Any) -> Reply:
-        """Answers an action: a `Call`; with `takes_text` the text of a turn, with `takes_turns` a `Turn`.
+        """Answers an action: a `Call`; with `takes_text` the text of a turn, with `takes_turns` a `WholeTurn`.
 
         Raises:
             ToolError: the action is at fault; the model reads the message, and goes on.

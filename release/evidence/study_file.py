@@ -35,7 +35,7 @@ from typing import Any
 import yaml
 
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.options.option import PROBABILITY, Rule, a_dict, at_least
+from rllib_arpo.options.rules import PROBABILITY, Rule, a_dict, at_least
 
 FOLDER = Path(__file__).resolve().parent / "studies"
 _TEXT = Rule("a text", lambda value: isinstance(value, str))

@@ -101,11 +101,10 @@ def distinct_answers(questions: Sequence[Any], decode: Callable[[np.ndarray], st
         None if there is no answer in tags: the task may have another protocol.
     """
     from rllib_arpo.envs.protocols.tags import TagProtocol
-    from rllib_arpo.rollout.episodes import episode_to_tree
 
     protocol, counts = TagProtocol(), []
     for question in questions:
-        ends = [t.turns[-1].token_ids for t in episode_to_tree(question.episode).trajectories if t.turns]
+        ends = [t.turns[-1].token_ids for t in question.tree.trajectories if t.turns]
         answers = {getattr(protocol.parse(decode(tokens)), "text", None) for tokens in ends}
         counts.append(len(answers - {None}))
     return float(np.mean(counts)) if any(counts) else None

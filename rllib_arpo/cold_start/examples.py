@@ -19,10 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.support.data_files import check_unicode
 from rllib_arpo.envs.tasks.rows import all_rows, open_file
-from rllib_arpo.record.read import Question, Trajectory, questions, record_files
+from rllib_arpo.record.question import RecordedQuestion
+from rllib_arpo.record.read import questions, record_files
 from rllib_arpo.record.schema import TRAINING
 
 if TYPE_CHECKING:
@@ -209,26 +211,27 @@ def load_recorded(place: str | Path, best: int, min_reward: float, max_length: i
     return examples
 
 
-def _trajectories(asked: Iterator[Question], min_reward: float) -> Iterator[tuple[str, float, list[Example]]]:
+def _trajectories(asked: Iterator[RecordedQuestion], min_reward: float) -> Iterator[tuple[str, float, list[Example]]]:
     """(question id, reward, examples) of each trajectory of training that earned enough."""
     for question in asked:
-        if question.row["purpose"] != TRAINING:
+        if question.facts.purpose != TRAINING:
             continue
-        for trajectory in question.trajectories:
-            if trajectory.row["counts"] and trajectory.row["reward"] >= min_reward:
-                yield question.row["question_id"], trajectory.row["reward"], _examples(question, trajectory)
+        tree = question.tree
+        for trajectory, reward in zip(tree.trajectories, tree.returns(), strict=True):
+            if trajectory.counts and reward >= min_reward:
+                yield tree.question_id, float(reward), _examples(tree, trajectory.agent_id)
 
 
-def _examples(question: Question, trajectory: Trajectory) -> list[Example]:
+def _examples(tree: QuestionTree, agent_id: str) -> list[Example]:
     """The contexts of a trajectory, mostly one. What the model wrote is in the loss of the first that has it."""
-    input_ids = list(question.row["prompt_ids"])
+    input_ids = tree.prompt.tolist()
     labels = [IGNORED] * len(input_ids)
     left: list[Example] = []
-    for turn in question.path(trajectory):
-        input_ids, labels = [*input_ids, *turn["token_ids"]], [*labels, *turn["token_ids"]]
-        if turn["new_context"]:
+    for turn in tree.path(agent_id):
+        generated, read = turn.token_ids.tolist(), turn.observation.tolist()
+        input_ids, labels = [*input_ids, *generated], [*labels, *generated]
+        if turn.new_context:
             left.append({"input_ids": input_ids, "labels": labels})
             input_ids, labels = [], []
-        read = list(turn["tool_output_ids"] or ())
         input_ids, labels = [*input_ids, *read], [*labels, *[IGNORED] * len(read)]
     return [one for one in (*left, {"input_ids": input_ids, "labels": labels}) if set(one["labels"]) != {IGNORED}]

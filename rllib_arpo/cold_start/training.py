@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.cold_start.examples import collate, load_examples
-from rllib_arpo.options.option import FINITE, NOT_NEGATIVE, POSITIVE, at_least, one_of, optional
+from rllib_arpo.options.rules import FINITE, NOT_NEGATIVE, POSITIVE, at_least, one_of, optional
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.policy.compilation import fast_dtype
 

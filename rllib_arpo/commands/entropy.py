@@ -29,7 +29,7 @@ from rllib_arpo.evaluation.plan import Arm, EvaluationSettings
 from rllib_arpo.evaluation.results import StoredArm
 from rllib_arpo.evaluation.runner import VOCAB_SIZE, answered
 from rllib_arpo.files import write_json
-from rllib_arpo.options.option import FINITE, POSITIVE, PROBABILITY, at_least
+from rllib_arpo.options.rules import FINITE, POSITIVE, PROBABILITY, at_least
 from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import origin
 

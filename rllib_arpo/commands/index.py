@@ -2,16 +2,16 @@
 
     rllib-arpo index --output FOLDER FILE...
 
-Files: .jsonl and .parquet (one passage a row: "text" or "contents", perhaps "title"), .txt (one passage a paragraph,
-or a line), .json (a list of such rows, or a cache of search results: every distinct "Page N: ..." is a passage).
+Files: .jsonl and .parquet (one passage a row: "text" or "contents", perhaps "title"), .json (a list of such rows, or a
+cache of search results: every distinct "Page N: ..." is a passage).
 """
 
 import argparse
 from collections.abc import Sequence
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.retrieval.build_index import build_folder
-from rllib_arpo.envs.retrieval.documents import TEXT_COLUMNS, TEXT_UNITS, TITLE_COLUMN, ReadOptions
+from rllib_arpo.envs.retrieval.documents import TEXT_COLUMNS, TITLE_COLUMN, ReadOptions
+from rllib_arpo.envs.retrieval.index import build_folder
 from rllib_arpo.errors import command_errors
 
 
@@ -20,12 +20,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", required=True, metavar="FOLDER", help="the folder of the index")
     parser.add_argument("--text-column", help=f"default: the first of {', '.join(TEXT_COLUMNS)} that a row has")
     parser.add_argument("--title-column", default=TITLE_COLUMN, help="default: %(default)s")
-    parser.add_argument("--text-unit", choices=TEXT_UNITS, default="paragraph", help="a passage of a .txt file")
     parser.add_argument("--overwrite", action="store_true", help="replace an index that is there")
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    options = ReadOptions(text_column=args.text_column, title_column=args.title_column, text_unit=args.text_unit)
+    options = ReadOptions(text_column=args.text_column, title_column=args.title_column)
     with command_errors((DataError, OSError)):
         number = build_folder(args.files, args.output, options, args.overwrite)
     print(f"{args.output}: {number} passages.")

@@ -28,7 +28,7 @@ from rllib_arpo.envs.worlds.copies import difference
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.errors import CHECKS, CommandError, command_errors
-from rllib_arpo.options.option import at_least, optional
+from rllib_arpo.options.rules import at_least, optional
 from rllib_arpo.terminal import printable
 
 
@@ -110,7 +110,7 @@ async def _reply(session: WorldSession, tools: Mapping[str, Tool], action: str) 
 
 
 async def _forked(session: WorldSession, number: int) -> str:
-    """Forks a session that many times, one after the other, and tells the way and the median time."""
+    """Forks a session that many times, one after the other, and says by which method and in which median time."""
     times = []
     for _ in range(number):
         begin = time.perf_counter()
@@ -120,8 +120,7 @@ async def _forked(session: WorldSession, number: int) -> str:
         await fork.close()
     if not times:
         return ""
-    way = session.maker.way(await session.ready())
-    return f"It forks by {way}: {statistics.median(times):.2f} ms (median of {number})."
+    return f"It forks by {session.maker.fork_method}: {statistics.median(times):.2f} ms (median of {number})."
 
 
 def random_actions(tools: Mapping[str, Tool], words: Sequence[str], rng: random.Random, number: int) -> Iterator[str]:

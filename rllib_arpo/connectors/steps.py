@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from ray.rllib.connectors.connector_v2 import ConnectorV2
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.core.advantages import (
     ATTRIBUTIONS,
@@ -39,7 +38,7 @@ from rllib_arpo.core.credit import advantages_of, credit_of
 from rllib_arpo.core.packing import pack_tree
 from rllib_arpo.core.token_counts import response_tokens
 from rllib_arpo.core.tree import QuestionTree, TreeLayout, depth_first_layout
-from rllib_arpo.rollout.episodes import episode_to_tree
+from rllib_arpo.rollout.episodes import TreeEpisode
 
 
 class Step(ConnectorV2):
@@ -70,8 +69,8 @@ class EpisodesToTrees(ConnectorV2):
     It is the only step that reads episodes.
     """
 
-    def __call__(self, *, batch: dict[str, Any], episodes: list[MultiAgentEpisode], **kwargs: Any) -> dict[str, Any]:
-        trees = [episode_to_tree(episode) for episode in episodes]
+    def __call__(self, *, batch: dict[str, Any], episodes: list[TreeEpisode], **kwargs: Any) -> dict[str, Any]:
+        trees = [episode.tree for episode in episodes]
         layouts = [depth_first_layout(tree) for tree in trees]
         batch[TREES] = trees
         batch[LAYOUTS] = layouts

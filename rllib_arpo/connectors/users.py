@@ -4,10 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ray.rllib.connectors.connector_v2 import ConnectorV2
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.rollout.episodes import INFO_PARENT, check_rewards
+from rllib_arpo.rollout.episodes import TreeEpisode
 
 
 def user_connectors(
@@ -35,16 +34,16 @@ def user_connectors(
 
 
 def apply_user_connectors(
-    connectors: Sequence[ConnectorV2], episodes: Sequence[MultiAgentEpisode], metrics: Any = None
-) -> list[MultiAgentEpisode]:
+    connectors: Sequence[ConnectorV2], episodes: Sequence[TreeEpisode], metrics: Any = None
+) -> list[TreeEpisode]:
     """Runs the user's connectors on a batch's episodes, on the driver, before the update is planned.
 
-    They may drop, reorder or change episodes, drop trajectories without forks, and shape rewards: minibatches,
-    denominators and reward statistics are computed from what is left.
+    They may drop, reorder, copy or change episodes, drop trajectories without forks, and shape rewards: minibatches,
+    denominators and reward statistics are computed from the trees that are left (`TreeEpisode.take_edits`).
 
     Raises:
-        ValueError: one raised, no episode is left, or one without a trajectory, one dropped a trajectory from which
-            others descend, or one wrote into the batch, which ARPO builds from the episodes alone.
+        ValueError: one raised, no episode is left, or one that ARPO did not make or whose changes `take_edits` refuses,
+            or one wrote into the batch, which ARPO builds from the episodes alone.
     """
     left = list(episodes)
     batch: dict[str, Any] = {}
@@ -64,18 +63,8 @@ def apply_user_connectors(
         if not left:
             raise ValueError(f"learner_connector: {name} left no episode to train on.")
         for episode in left:
-            if not episode.agent_episodes:
-                raise ValueError(f"learner_connector: {name} left question {episode.id_!r} without a trajectory.")
-            _check_parents(episode, name)
-            check_rewards(episode, f"learner_connector: {name}")
+            if not isinstance(episode, TreeEpisode):
+                kind = type(episode).__name__
+                raise ValueError(f"learner_connector: {name} made a {kind}: change ARPO's episodes, or copies of them.")
+            episode.take_edits(f"learner_connector: {name}")
     return left
-
-
-def _check_parents(episode: MultiAgentEpisode, connector: str) -> None:
-    for agent_id, agent_episode in episode.agent_episodes.items():
-        parent = agent_episode.infos[0][INFO_PARENT]
-        if parent is not None and parent not in episode.agent_episodes:
-            raise ValueError(
-                f"learner_connector: {connector} dropped trajectory {parent!r} of question {episode.id_!r}, from which "
-                f"{agent_id!r} descends."
-            )

@@ -7,6 +7,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rllib_arpo.core.figures import examined_nodes
+from rllib_arpo.core.tree import QuestionTree
+
 Key = TypeVar("Key")
 
 
@@ -23,6 +26,19 @@ class EarlierQuestion:
     levels: Mapping[str, Sequence[float]]
     rises: Sequence[float] = ()
     depths: Sequence[int] = ()
+
+    @classmethod
+    def of(cls, tree: QuestionTree, entropy_window: int) -> "EarlierQuestion":
+        """What a tree tells later questions: of the tool responses on trajectories from the prompt.
+
+        Args:
+            entropy_window: as in `examined_nodes`.
+        """
+        nodes = [node for node in examined_nodes(tree, entropy_window) if node.on_policy]
+        levels: dict[str, list[float]] = {}
+        for node in nodes:
+            levels.setdefault(node.tool, []).append(node.entropy)
+        return cls(levels, [node.decision.delta for node in nodes], [node.depth for node in nodes])
 
     def at_depths(self) -> dict[int, list[float]]:
         """Depth -> dH at the responses there."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -156,7 +156,7 @@ def context_after(prompt: np.ndarray, turns: Sequence[Turn]) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """One leaf of the tree, one agent of the episode.
+    """One leaf of the tree; for RLlib, one agent of the episode.
 
     Attributes:
         agent_id: "0", "1", ... for roots; the first fork of "0" is "0.0".
@@ -184,6 +184,11 @@ class Trajectory:
         """Whether the trajectory is in the group mean and in the loss."""
         return self.stop_reason not in MASKED_STOP_REASONS
 
+    @property
+    def num_path_turns(self) -> int:
+        """Turns on the whole path."""
+        return self.num_inherited_turns + len(self.turns)
+
 
 def fork_path(agent_id: str) -> list[int]:
     """The forks that lead to a trajectory: [1, 0] for "1.0", the first child of root 1. Sorts in logical order."""
@@ -192,7 +197,11 @@ def fork_path(agent_id: str) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class QuestionTree:
-    """All trajectories of one question. `prompt` is [p] int32; parents precede their forks in `trajectories`."""
+    """All trajectories of one question. `prompt` is [p] int32; parents precede their forks in `trajectories`.
+
+    The sampler makes it; learners, metrics, the record and its readers all have this object. Whatever can be computed
+    from it is a function of it (`core/figures.py`, `core/token_counts.py`).
+    """
 
     question_id: str
     prompt: np.ndarray
@@ -200,6 +209,18 @@ class QuestionTree:
 
     def by_id(self) -> dict[str, Trajectory]:
         return {t.agent_id: t for t in self.trajectories}
+
+    def turns(self) -> Iterator[Turn]:
+        """All turns, a shared one once."""
+        for trajectory in self.trajectories:
+            yield from trajectory.turns
+
+    def initial(self) -> list[Trajectory]:
+        """The trajectories that began at the prompt, without those that filled up the budget."""
+        return [t for t in self.trajectories if t.parent is None and not t.topped_up]
+
+    def forks(self) -> list[Trajectory]:
+        return [t for t in self.trajectories if t.parent is not None]
 
     def path(self, agent_id: str) -> list[Turn]:
         """All turns from the prompt to the end of `agent_id`, the inherited ones included."""
@@ -215,9 +236,13 @@ class QuestionTree:
     def turn_of(self, node: TreeNode) -> Turn:
         return self.trajectories[node.trajectory].turns[node.turn]
 
+    def return_of(self, agent_id: str) -> float:
+        """The sum of the rewards along the path of a trajectory, inherited turns included."""
+        return math.fsum(turn.reward for turn in self.path(agent_id))
+
     def returns(self) -> np.ndarray:
-        """The sum of the rewards along the path of each trajectory, inherited turns included, in order; float64."""
-        return np.array([math.fsum(turn.reward for turn in self.path(t.agent_id)) for t in self.trajectories])
+        """The return of each trajectory, in order; float64."""
+        return np.array([self.return_of(t.agent_id) for t in self.trajectories])
 
 
 @dataclass(frozen=True, slots=True)

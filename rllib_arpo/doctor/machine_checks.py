@@ -19,7 +19,6 @@ from packaging.version import Version
 from rllib_arpo.doctor.check_lines import Check, Mark, size
 from rllib_arpo.engine.vllm_versions import VLLM_BUILDS
 from rllib_arpo.envs.sandbox import bubblewrap
-from rllib_arpo.envs.web.render import check_browser
 
 PROJECT = "rllib-arpo"
 #: The extras of rllib-arpo that install an engine.
@@ -66,7 +65,6 @@ def machine_checks(memory: Memory) -> list[Check]:
         _check_gpus(),
         _shared_memory(memory),
         _program("bubblewrap", _bubblewrap),
-        _program("Chromium", check_browser),
         _libnuma(),
         _folder("disk here", Path.cwd(), ""),
         _folder("disk of results", Path(DEFAULT_STORAGE_PATH), ""),

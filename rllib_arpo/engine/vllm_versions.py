@@ -15,8 +15,6 @@ VLLM_RELEASES = ((0, 26), (0, 32), (0, 33))
 FIRST_WITH_TRANSFER = Version("0.32")
 #: The first vLLM with which a mixture of experts was tried; older ones want the experts of a layer one by one.
 FIRST_WITH_MIXTURES = Version("0.32")
-#: The first vLLM with whose asynchronous scheduling the engine was tested.
-FIRST_RUNNING_AHEAD = Version("0.32")
 
 
 def vllm_version() -> Version | None:
@@ -34,12 +32,6 @@ def check_vllm_version() -> None:
         raise ValueError(
             f"engine='vllm': needs vLLM 0.32 or 0.33, or with torch 2.11 vLLM 0.26, and {installed} is installed."
         )
-
-
-def can_run_ahead() -> bool:
-    """Whether vLLM may start a step before the engine has the output of the last one."""
-    installed = vllm_version()
-    return installed is not None and installed >= FIRST_RUNNING_AHEAD
 
 
 #: `kv_cache_memory_bytes` of an engine on the CPU, unless `engine_kwargs` sets it.
@@ -95,11 +87,6 @@ def check_vllm_kwargs(engine_kwargs: Mapping[str, Any]) -> None:
         value = engine_kwargs.get(name, allowed[0])
         if value not in allowed:
             raise ValueError(f"engine_kwargs[{name!r}]={value!r}: {reason}.")
-    ahead, installed = engine_kwargs.get("async_scheduling", False), vllm_version()
-    # None leaves the choice to vLLM.
-    if ahead is not False and installed is not None and not can_run_ahead():
-        needed = f"needs vLLM {FIRST_RUNNING_AHEAD} or newer, and {installed} is installed"
-        raise ValueError(f"engine_kwargs['async_scheduling']={ahead!r}: {needed}.")
     size = engine_kwargs.get("tensor_parallel_size", 1)
     if not isinstance(size, int) or isinstance(size, bool) or size < 1:
         raise ValueError(f"engine_kwargs['tensor_parallel_size']={size!r}: must be an integer >= 1.")

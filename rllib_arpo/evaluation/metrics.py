@@ -1,5 +1,6 @@
 """From the record to metrics: each metric of an arm with its interval, differences, and which one is a task's score."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -7,23 +8,31 @@ import numpy as np
 
 from rllib_arpo.core.intervals import Estimate, estimate_all, paired_differences
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
-from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, ToolStatus
+from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, ToolStatus, Trajectory
 from rllib_arpo.envs.support.validation import check_known
-from rllib_arpo.record.read import Question, Trajectory
+from rllib_arpo.record.question import BenchmarkAnswer, RecordedQuestion
 
 PASS = "pass_at_"
-#: Metric -> its value for one sample; None: the metric does not apply to that question.
-SAMPLE_METRICS: dict[str, Callable[[Trajectory], float | None]] = {
-    f"{PASS}1": lambda s: float(is_correct(s.row["accuracy"])),
-    "exact_match": lambda s: s.row["exact_match"],
-    "f1": lambda s: s.row["f1"],
-    "reward": lambda s: s.row["reward"],
-    "format_valid": lambda s: float(s.row["format_valid"]),
-    "tool_calls": lambda s: float(sum(turn["tool"] is not None for turn in s.turns)),
-    "tool_calls_failed": lambda s: float(sum(turn["tool_status"] not in (None, ToolStatus.OK) for turn in s.turns)),
-    "response_tokens": lambda s: float(sum(len(turn["token_ids"]) for turn in s.turns)),
-    "truncated": lambda s: float(s.row["stop_reason"] in TRUNCATED_STOP_REASONS),
-    "masked": lambda s: float(not s.row["counts"]),
+
+
+def num_calls(sample: Trajectory, *statuses: ToolStatus) -> float:
+    """The tool calls of a sample that had one of these outcomes."""
+    return float(sum(turn.tool_call is not None and turn.tool_call.status in statuses for turn in sample.turns))
+
+
+#: Metric -> its value for one sample, a trajectory that is not a fork, and its answer; None: the metric does not apply
+#: to that question.
+SAMPLE_METRICS: dict[str, Callable[[Trajectory, BenchmarkAnswer], float | None]] = {
+    f"{PASS}1": lambda sample, _: float(is_correct(sample.accuracy)),
+    "exact_match": lambda _, answer: answer.exact_match,
+    "f1": lambda _, answer: answer.f1,
+    "reward": lambda sample, _: math.fsum(turn.reward for turn in sample.turns),
+    "format_valid": lambda sample, _: float(sample.format_valid),
+    "tool_calls": lambda sample, _: num_calls(sample, *ToolStatus),
+    "tool_calls_failed": lambda sample, _: num_calls(sample, ToolStatus.ERROR, ToolStatus.TIMEOUT),
+    "response_tokens": lambda sample, _: float(sum(len(turn.token_ids) for turn in sample.turns)),
+    "truncated": lambda sample, _: float(sample.stop_reason in TRUNCATED_STOP_REASONS),
+    "masked": lambda sample, _: float(not sample.counts),
 }
 #: Suite -> its tasks, in the paper's order.
 SUITES: dict[str, tuple[str, ...]] = {
@@ -69,15 +78,16 @@ class ArmMetrics:
         return estimate_all(self.values)
 
 
-def arm_metrics(questions: Iterable[Question]) -> ArmMetrics:
+def arm_metrics(questions: Iterable[RecordedQuestion]) -> ArmMetrics:
     """Turns the questions of an arm into arrays; drops the transcripts."""
     ids, commits = [], []
     columns: dict[str, list[list[float | None]]] = {name: [] for name in SAMPLE_METRICS}
     for question in questions:
-        ids.append(question.row["question_id"])
-        commits.append(question.trajectories[0].row["commit"])
+        ids.append(question.tree.question_id)
+        samples = [(sample, question.answers[sample.agent_id]) for sample in question.tree.trajectories]
+        commits.append(samples[0][1].commit)
         for name, metric in SAMPLE_METRICS.items():
-            columns[name].append([metric(sample) for sample in question.trajectories])
+            columns[name].append([metric(*sample) for sample in samples])
     values = {name: np.array([row for row in column if None not in row], float) for name, column in columns.items()}
     values |= _passes(values[f"{PASS}1"])
     return ArmMetrics(tuple(ids), values, tuple(dict.fromkeys(commits)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ import pyarrow.dataset as ds
 from rllib_arpo.core.tree import OUTAGE_STOP_REASONS
 from rllib_arpo.evaluation.plan import Arm
 from rllib_arpo.files import write_json
-from rllib_arpo.record.read import Question, questions, record_files
+from rllib_arpo.record.question import RecordedQuestion
+from rllib_arpo.record.read import questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER, write_table
-from rllib_arpo.record.rows import Row
 from rllib_arpo.record.tables import record_table
 from rllib_arpo.redaction import comparable
 
@@ -50,15 +50,12 @@ class StoredArm:
     task: str
     settings: Mapping[str, Any]
 
-    def add(self, number: int, rows: Sequence[Row], stated: Mapping[str, Any]) -> None:
-        """Writes a question; it is on the disk when this returns. Replaces one of the same number.
-
-        Args:
-            stated: settings with which it was sampled.
-        """
+    def add(self, question: RecordedQuestion) -> None:
+        """Writes a question; it is on the disk when this returns. Replaces one of the same number."""
         trees = self.folder / RECORD_FOLDER
         trees.mkdir(exist_ok=True)
-        write_table(record_table(rows, stated), trees / f"question-{number:08d}.parquet")
+        path = trees / f"question-{question.facts.number:08d}.parquet"
+        write_table(record_table([question], question.settings), path)
 
     def numbers(self) -> set[int]:
         """The questions that need not be asked again: all but those with a sample that an outage ended.
@@ -76,7 +73,7 @@ class StoredArm:
         outages = {n for n, reason in zip(*found.values(), strict=True) if reason in OUTAGE_STOP_REASONS}
         return set(found["number"]) - outages
 
-    def questions(self) -> Iterator[Question]:
+    def questions(self) -> Iterator[RecordedQuestion]:
         """All questions, in the order of their numbers."""
         if self.has_questions():
             for file in record_files(self.folder / RECORD_FOLDER):

@@ -1,12 +1,12 @@
 """Asks the questions of an arm with the sampler, the environment and the tools of training, in this process.
 
 It uses the parts of an env runner: an engine in its own thread, and a `QuestionLoop` that keeps many questions in
-flight. It needs neither Ray nor a learner. Rows are the record's, with the answers and their scores.
+flight. It needs neither Ray nor a learner. Questions are recorded as in training, with the answers and their scores.
 """
 
 import argparse
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,9 @@ from rllib_arpo.evaluation.arguments import chosen_tasks, questions_in_flight, r
 from rllib_arpo.evaluation.model_folders import remove_exported, resolve_models
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, make_arms
 from rllib_arpo.evaluation.results import ResultFolder, ResultsError, StoredArm
-from rllib_arpo.record.rows import QuestionFacts, Row, question_rows
+from rllib_arpo.record.question import BenchmarkAnswer, QuestionFacts, RecordedQuestion
 from rllib_arpo.record.schema import BENCHMARK
 from rllib_arpo.record.tables import stated
-from rllib_arpo.rollout.episodes import episode_to_tree
 from rllib_arpo.rollout.messages import FailedQuestion, Purpose, SampledQuestion, question_refs
 from rllib_arpo.rollout.progress import RolloutProgress, progress_mode
 from rllib_arpo.rollout.question_loop import QuestionLoop
@@ -37,36 +36,47 @@ from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.tracking.machine import commit
 
 
-def answered_rows(sampled: SampledQuestion, arm: Arm, rollout: RolloutSettings, commit: str | None) -> list[Row]:
-    """The rows of a question that was sampled without forks in an environment of the arm."""
-    env, tree = arm.first_env, episode_to_tree(sampled.episode)
+def recorded(
+    sampled: SampledQuestion, arm: Arm, rollout: RolloutSettings, commit: str | None, stated: Mapping[str, Any]
+) -> RecordedQuestion:
+    """A question that was sampled without forks in an environment of the arm, with its answers and their scores.
+
+    Args:
+        stated: the settings with which it was sampled.
+    """
+    env, tree = arm.first_env, sampled.tree
     question = env.task.question(sampled.number, tuple(env.tools))
-    asked = {
-        "task": arm.task,
-        "model": arm.model.name,
-        "style": arm.style,
-        "commit": commit,
-        "question": question.messages[-1][1],
-        "answers": list(question.answers),
-        "ability": question.ability,
-    }
-    answers = {}
-    for trajectory in tree.trajectories:
+
+    def answered(trajectory: Trajectory) -> BenchmarkAnswer:
         seed = request_seed(rollout.seed, sampled.number, trajectory.agent_id, 0) if rollout.temperature else None
-        answers[trajectory.agent_id] = {**asked, "sampling_seed": seed, **_scores(trajectory, question, env)}
+        answer = _answer(trajectory, env)
+        exact, f1 = _scores(answer, trajectory, question)
+        return BenchmarkAnswer(
+            task=arm.task,
+            model=arm.model.name,
+            style=arm.style,
+            commit=commit,
+            question=question.messages[-1][1],
+            answers=list(question.answers),
+            ability=question.ability,
+            sampling_seed=seed,
+            answer=answer,
+            exact_match=exact,
+            f1=f1,
+        )
+
     facts = QuestionFacts(BENCHMARK, 0, sampled.number, sampled.seconds)
-    return question_rows(tree, facts, env.tokenizer, answers=answers)
+    answers = {trajectory.agent_id: answered(trajectory) for trajectory in tree.trajectories}
+    return RecordedQuestion.decoded(tree, facts, env.tokenizer, stated, answers=answers)
 
 
-def _scores(trajectory: Trajectory, question: Question, env: ToolEnv) -> Row:
-    """The answer, and for knowledge its exact match and F1; both are 0 unless the answer has the right format."""
-    answer = _answer(trajectory, env)
+def _scores(answer: str | None, trajectory: Trajectory, question: Question) -> tuple[float, float | None]:
+    """Exact match, and for knowledge F1; both are 0 there unless the answer has the right format."""
     if question.ability != QA:
-        return {"answer": answer, "exact_match": float(trajectory.accuracy >= 1.0), "f1": None}
+        return float(trajectory.accuracy >= 1.0), None
     if answer is None or not trajectory.format_valid:
-        return {"answer": answer, "exact_match": 0.0, "f1": 0.0}
-    f1 = max(token_f1(answer, alias) for alias in question.answers)
-    return {"answer": answer, "exact_match": exact_match(answer, question.answers), "f1": f1}
+        return 0.0, 0.0
+    return exact_match(answer, question.answers), max(token_f1(answer, alias) for alias in question.answers)
 
 
 def _answer(trajectory: Trajectory, env: ToolEnv) -> str | None:
@@ -204,6 +214,6 @@ def answer(
             options: dict[str, Any] = {"in_flight": in_flight, "on_progress": progress.update}
             try:
                 for sampled in ask(arm, numbers, engine, thread, rollout, **options):
-                    stored.add(sampled.number, answered_rows(sampled, arm, rollout, code), states)
+                    stored.add(recorded(sampled, arm, rollout, code, states))
             finally:
                 progress.end()

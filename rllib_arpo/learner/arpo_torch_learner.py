@@ -53,7 +53,7 @@ from rllib_arpo.core.loss import (
 from rllib_arpo.learner.gradient_checkpointing import decide_here
 from rllib_arpo.learner.learner_state import StatefulLearner, states_on_device
 from rllib_arpo.learner.memory_budget import AUTO
-from rllib_arpo.learner.metrics import Total, Totals, add_questions, summarize
+from rllib_arpo.learner.metrics import Total, Totals, add_questions, update_metrics
 from rllib_arpo.learner.passes import (
     Piece,
     check_one_context,
@@ -346,10 +346,10 @@ class ARPOTorchLearner(StatefulLearner):
         self._totals.add(Total.CLIPPED_MASS, clipped.sum())
         if REFERENCE_LOG_PROBS in batch:
             self._totals.add(Total.KL, kl_k3(log_probs, batch[REFERENCE_LOG_PROBS]).sum())
+            self._totals.add(Total.KL_TOKENS, len(log_probs))
 
     def _log_update(self, gradient_norms: Sequence[float]) -> None:
-        sums = self._totals.over_learners(self.distributed)
-        for name, value in summarize(sums, gradient_norms, has_reference=self._reference is not None).items():
+        for name, value in update_metrics(self._totals.over_learners(self.distributed), gradient_norms).items():
             self.metrics.log_value((DEFAULT_MODULE_ID, name), value, reduce="mean")
         self.metrics.log_value((DEFAULT_MODULE_ID, WEIGHTS_SEQ_NO), self._weights_seq_no, window=1)
 

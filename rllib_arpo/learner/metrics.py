@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_REWARDS, PACKED_TREES, TREES
+from rllib_arpo.core.metric import LEARNER, PROGRESS, Metric, mean, measure
 from rllib_arpo.core.token_counts import flat_tokens, shared_tokens
 
 
@@ -27,6 +28,7 @@ class Total(StrEnum):
     ENTROPY = "entropy"
     RATIO = "ratio"
     KL = "kl"
+    KL_TOKENS = "kl_tokens"
     LOSS_TOKENS = "loss_tokens"
     CLIPPED_MASS = "clipped_mass"
     ADVANTAGE_MASS = "advantage_mass"
@@ -71,36 +73,87 @@ def add_questions(totals: Totals, columns: dict[str, Any]) -> None:
         totals.add(Total.GROUPS_WITHOUT_SIGNAL, len(set(rewards.tolist())) < 2)
 
 
-def summarize(sums: dict[Total, float], gradient_norms: Sequence[float], has_reference: bool) -> dict[str, float]:
-    """The metrics of one update (docs/watch.md). A mean over no token or no step is left out.
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What the metrics of an update are computed from.
 
-    `policy_loss`, `total_loss` (with KL and entropy bonus) and `grad_norm` (before clipping) are means over optimizer
-    steps; `entropy`, `ratio_mean`, `kl` (k3, to the reference model) and `engine_logprob_gap` are means over unique
-    loss tokens, all epochs; `clip_fraction` is the share of the absolute advantage mass that clipping removed;
-    `mixed_sign_share` is the share of the generated tokens on several trajectories whose advantages have both signs.
-    The token counts are those of one epoch, but `tokens_computed`: of all passes forward and backward.
+    Attributes:
+        sums: over all learners.
+        gradient_norms: of each optimizer step, before clipping.
     """
-    result = {
-        "tokens_unique": sums[Total.TOKENS_UNIQUE],
-        "tokens_flat": sums[Total.TOKENS_FLAT],
-        "tokens_computed": sums[Total.TOKENS_COMPUTED],
-        "groups_without_signal": sums[Total.GROUPS_WITHOUT_SIGNAL],
-        "num_questions_trained": sums[Total.QUESTIONS_TRAINED],
-    }
-    if num_shared := sums[Total.TOKENS_SHARED]:
-        result["mixed_sign_share"] = sums[Total.TOKENS_MIXED] / num_shared
-    if gradient_norms:
-        result["policy_loss"] = sums[Total.POLICY_LOSS] / len(gradient_norms)
-        result["total_loss"] = sums[Total.LOSS] / len(gradient_norms)
-        result["grad_norm"] = sum(gradient_norms) / len(gradient_norms)
-    if num_tokens := sums[Total.LOSS_TOKENS]:
-        result["entropy"] = sums[Total.ENTROPY] / num_tokens
-        result["ratio_mean"] = sums[Total.RATIO] / num_tokens
-        result["engine_logprob_gap"] = sums[Total.ENGINE_GAP] / num_tokens
-        result["clip_fraction"] = sums[Total.CLIPPED_MASS] / (sums[Total.ADVANTAGE_MASS] or 1.0)
-        if has_reference:
-            result["kl"] = sums[Total.KL] / num_tokens
-    return result
+
+    sums: Mapping[Total, float]
+    gradient_norms: Sequence[float]
+
+
+def total(name: Total) -> Callable[[Update], float]:
+    return lambda update: update.sums[name]
+
+
+def ratio(numerator: Total, denominator: Total) -> Callable[[Update], float | None]:
+    """None where the denominator is 0."""
+    return lambda update: update.sums[numerator] / update.sums[denominator] if update.sums[denominator] else None
+
+
+def per_step(name: Total) -> Callable[[Update], float | None]:
+    """The mean over optimizer steps."""
+    return lambda update: update.sums[name] / len(update.gradient_norms) if update.gradient_norms else None
+
+
+def _clip_fraction(update: Update) -> float | None:
+    if not update.sums[Total.LOSS_TOKENS]:
+        return None
+    return update.sums[Total.CLIPPED_MASS] / (update.sums[Total.ADVANTAGE_MASS] or 1.0)
+
+
+#: A mean over no token or no step is left out.
+UPDATE_METRICS: tuple[Metric[Update], ...] = (
+    Metric("policy_loss", LEARNER, "mean over optimizer steps", per_step(Total.POLICY_LOSS)),
+    Metric("total_loss", LEARNER, "the same, with KL and entropy bonus", per_step(Total.LOSS)),
+    Metric(
+        "grad_norm", LEARNER, "before clipping, mean over optimizer steps", lambda update: mean(update.gradient_norms)
+    ),
+    Metric("kl", LEARNER, "k3, to the reference model, per token", ratio(Total.KL, Total.KL_TOKENS)),
+    Metric("entropy", LEARNER, "nats per token", ratio(Total.ENTROPY, Total.LOSS_TOKENS)),
+    Metric("ratio_mean", LEARNER, "of new to old probabilities, per token", ratio(Total.RATIO, Total.LOSS_TOKENS)),
+    Metric("clip_fraction", LEARNER, "share of the absolute advantage mass that clipping removed", _clip_fraction),
+    Metric(
+        "engine_logprob_gap",
+        LEARNER,
+        "mean of abs(learner - engine), nats per token",
+        ratio(Total.ENGINE_GAP, Total.LOSS_TOKENS),
+    ),
+    Metric("tokens_unique", LEARNER, "of one epoch, every token once", total(Total.TOKENS_UNIQUE)),
+    Metric("tokens_flat", LEARNER, "of one epoch, every trajectory by itself", total(Total.TOKENS_FLAT)),
+    Metric(
+        "tokens_computed",
+        LEARNER,
+        "of all passes forward and backward, in all epochs",
+        total(Total.TOKENS_COMPUTED),
+    ),
+    Metric(
+        "mixed_sign_share",
+        LEARNER,
+        "share of the generated tokens on several trajectories below which advantages have both signs",
+        ratio(Total.TOKENS_MIXED, Total.TOKENS_SHARED),
+    ),
+    Metric("groups_without_signal", LEARNER, "questions with equal rewards", total(Total.GROUPS_WITHOUT_SIGNAL)),
+    Metric(
+        "num_questions_trained",
+        LEARNER,
+        "questions of the steps, those without a signal included",
+        total(Total.QUESTIONS_TRAINED),
+    ),
+)
+
+
+def update_metrics(sums: Mapping[Total, float], gradient_norms: Sequence[float]) -> dict[str, float]:
+    """Args: as the attributes of `Update`."""
+    return measure(UPDATE_METRICS, Update(sums, gradient_norms))
+
+
+#: The driver counts what `alarms` finds.
+NUM_ALARMS: Metric[Mapping[str, str]] = Metric("num_alarms", PROGRESS, "guards whose limit is crossed", len, "alarms")
 
 
 @dataclass(frozen=True, slots=True)

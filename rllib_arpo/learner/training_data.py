@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.learner.training_data import TrainingData
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.connectors import BATCH, PipelineSettings, reward_connectors
 from rllib_arpo.core.advantages import loss_denominator, mean_and_std
@@ -21,6 +20,7 @@ from rllib_arpo.core.columns import LAYOUTS, LEAF_REWARDS, TREES
 from rllib_arpo.core.entropy_advantage import EntropyStatistics, entropy_statistics, unique_entropies
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.core.token_counts import unique_tokens
+from rllib_arpo.rollout.episodes import TreeEpisode
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class QuestionBatch(TrainingData):
         statistics: of the rewards, for baselines over the whole batch.
         num_tokens: [Q] unique tokens of each question, the work that `shard` balances.
         has_signal: whether the rewards that a baseline compares (of a question, of the batch) differ anywhere, after
-            the overlong penalty; that of `QuestionStats` is before it.
+            the overlong penalty; that of `core/figures.py` is before it.
     """
 
     minibatches: tuple[Minibatch, ...] = ()
@@ -79,7 +79,7 @@ class QuestionBatch(TrainingData):
     has_signal: bool = True
 
     @classmethod
-    def plan(cls, episodes: Sequence[MultiAgentEpisode], settings: PlanSettings, seed: int = 0) -> QuestionBatch:
+    def plan(cls, episodes: Sequence[TreeEpisode], settings: PlanSettings, seed: int = 0) -> QuestionBatch:
         """Plans the update on `episodes`.
 
         Args:

@@ -7,12 +7,18 @@ name. So a group is one section, with what people watch first at the top, and th
 import hashlib
 import numbers
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
+from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EVALUATION_RESULTS, LEARNER_RESULTS, TIMERS
+
+from rllib_arpo.core.metric import EVALUATION, FORKS, LEARNER, OTHER, PROGRESS, SECONDS, TOOLS, Metric
+from rllib_arpo.learner.metrics import NUM_ALARMS, UPDATE_METRICS
 from rllib_arpo.redaction import without_secrets
+from rllib_arpo.rollout.metric_table import BATCH_METRICS, ROLLOUT_METRICS
 from rllib_arpo.tracking.console import TIMER_LABELS
 
 #: MLflow's limits (mlflow/utils/validation.py).
@@ -83,66 +89,37 @@ def _short_hash(name: str) -> str:
     return hashlib.sha1(name.encode()).hexdigest()[:8]
 
 
-#: Group -> {path in the result: name in the group}. A "*" ends a pattern and stands for any rest, also in the name.
-GROUPS: dict[str, dict[str, str]] = {
-    "1 progress": {
-        "env_runners/accuracy": "accuracy",
-        "env_runners/episode_return_mean": "reward",
-        "env_runners/pass_at_k": "pass_at_k",
-        "env_runners/format_valid": "format_valid",
-        "env_runners/tool_calls_executed_lifetime": "tool calls so far",
-        "evaluation/env_runners/accuracy": "evaluation accuracy",
-        "evaluation/env_runners/episode_return_mean": "evaluation reward",
-        "evaluation/env_runners/pass_at_k": "evaluation pass_at_k",
-        "evaluation/env_runners/format_valid": "evaluation format_valid",
-        "learners/default_policy/num_alarms": "alarms",
+_ROLLOUT, _LEARNER = ENV_RUNNER_RESULTS, f"{LEARNER_RESULTS}/{DEFAULT_MODULE_ID}"
+
+
+def _declared(metrics: Iterable[Metric[Any]], place: str) -> dict[str, str]:
+    return {f"{place}/{metric.name}": f"{metric.group}/{metric.mlflow_name}" for metric in metrics if metric.group}
+
+
+#: Path in the result -> name, with its group.
+NAMES = {
+    **_declared((*ROLLOUT_METRICS, *BATCH_METRICS), _ROLLOUT),
+    **_declared((*UPDATE_METRICS, NUM_ALARMS), _LEARNER),
+    **{
+        f"{EVALUATION_RESULTS}/{_ROLLOUT}/{metric.name}": f"{PROGRESS}/evaluation {metric.mlflow_name}"
+        for metric in ROLLOUT_METRICS
+        if metric.group == PROGRESS
     },
-    "2 rollout": {
-        "env_runners/episode_*": "episode_*",
-        "env_runners/generated_tokens*": "generated_tokens*",
-        "env_runners/num_*": "num_*",
-        "env_runners/questions_*": "questions_*",
-        "env_runners/resample_rounds": "resample_rounds",
-        "env_runners/response_tokens_mean": "response_tokens_mean",
-        "env_runners/stop/*": "stop *",
-        "env_runners/tokens_per_second": "tokens_per_second",
-        "env_runners/weight_lag_max": "weight_lag_max",
-    },
-    "3 entropy and forks": {
-        "env_runners/entropy/*": "entropy *",
-        "env_runners/fork*": "fork*",
-        "env_runners/initial_rollouts_per_question": "initial_rollouts_per_question",
-        "env_runners/topped_up_per_question": "topped_up_per_question",
-        "env_runners/prefix_tokens_reused": "prefix_tokens_reused",
-        "env_runners/forks_refused": "forks_refused",
-        "env_runners/decisive/*": "decisive steps *",
-        "env_runners/other/*": "other steps *",
-    },
-    "4 tools": {
-        "env_runners/tool_calls_executed": "tool_calls_executed",
-        "env_runners/requests_refused": "requests_refused",
-        "env_runners/new_contexts": "new_contexts",
-        "env_runners/tool_calls_per_trajectory": "tool_calls_per_trajectory",
-        "env_runners/tools/*": "*",
-    },
-    "5 learner": {
-        "learners/default_policy/default_optimizer_learning_rate": "learning_rate",
-        "learners/default_policy/*": "*",
-    },
-    "6 seconds": {
-        **{f"timers/{timer}": timer for timer in TIMER_LABELS},
-        "time_this_iter_s": "iteration",
-        "time_total_s": "total",
-    },
-    "7 evaluation": {
-        "evaluation/env_runners/*": "*",
-        "evaluation/*": "*",
-    },
+    f"{_LEARNER}/default_optimizer_learning_rate": f"{LEARNER}/learning_rate",
+    **{f"{TIMERS}/{timer}": f"{SECONDS}/{timer}" for timer in TIMER_LABELS},
+    "time_this_iter_s": f"{SECONDS}/iteration",
+    "time_total_s": f"{SECONDS}/total",
 }
-#: Gets, under its own path, what no group names: metrics of users, and what a new RLlib adds.
-OTHER = "8 other"
-#: RLlib's own timers, throughputs and bookkeeping, and what only repeats a metric of a group. A path that a group names
-#: without a "*" stays.
+#: The first part of a path -> the first part of its name.
+PREFIXES = {
+    f"{_ROLLOUT}/tools/": f"{TOOLS}/",
+    f"{_ROLLOUT}/decisive/": f"{FORKS}/decisive steps ",
+    f"{_ROLLOUT}/other/": f"{FORKS}/other steps ",
+    f"{_LEARNER}/": f"{LEARNER}/",
+    f"{EVALUATION_RESULTS}/{_ROLLOUT}/": f"{EVALUATION}/",
+    f"{EVALUATION_RESULTS}/": f"{EVALUATION}/",
+}
+#: RLlib's own timers, throughputs and bookkeeping, and what only repeats another metric. A path of `NAMES` stays.
 LEFT_OUT = (
     "timers/*",
     "perf/*",
@@ -161,12 +138,6 @@ LEFT_OUT = (
     "timestamp",
     "training_iteration",
 )
-_EXACT = {
-    path: f"{group}/{name}" for group, names in GROUPS.items() for path, name in names.items() if not path.endswith("*")
-}
-_PREFIXES = {
-    path[:-1]: (group, name) for group, names in GROUPS.items() for path, name in names.items() if path.endswith("*")
-}
 
 
 @lru_cache(maxsize=4096)
@@ -177,11 +148,11 @@ def metric_name(path: str, all_metrics: bool = False) -> str | None:
     Args:
         all_metrics: nothing is left out; what otherwise would be is in the group `OTHER`.
     """
-    if path in _EXACT:
-        return _EXACT[path]
+    if path in NAMES:
+        return NAMES[path]
     if any(fnmatchcase(path, pattern) for pattern in LEFT_OUT):
         return f"{OTHER}/{path}" if all_metrics else None
-    for prefix, (group, name) in _PREFIXES.items():
+    for prefix, name in PREFIXES.items():
         if path.startswith(prefix):
-            return f"{group}/{name.replace('*', path.removeprefix(prefix).replace('/', ' '))}"
+            return name + path.removeprefix(prefix).replace("/", " ")
     return f"{OTHER}/{path}"

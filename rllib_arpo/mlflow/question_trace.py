@@ -8,15 +8,15 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from mlflow.entities import AssessmentSource, Feedback, Span, TraceInfo, TraceLocation, TraceState
 from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey, TraceTagKey
 
-from rllib_arpo.core.tree import OUTAGE_STOP_REASONS, ToolStatus
-from rllib_arpo.record.read import Question, Row, Trajectory
-from rllib_arpo.record.schema import ADVANTAGES
+from rllib_arpo.core.figures import stop_reasons, tool_calls, tool_names
+from rllib_arpo.core.tree import OUTAGE_STOP_REASONS, StopReason, ToolStatus, Trajectory, Turn
+from rllib_arpo.record.question import PlacedTurn, RecordedQuestion
 from rllib_arpo.show import words
 from rllib_arpo.tracking.transcripts import last_lines
 
@@ -24,8 +24,8 @@ from rllib_arpo.tracking.transcripts import last_lines
 FILE, WRITTEN = "record_file", "record_written"
 #: MLflow's types of spans.
 QUESTION, TRAJECTORY, TURN, TOOL = "CHAIN", "AGENT", "LLM", "TOOL"
-#: Columns of a trajectory that its span shows.
-_OF_TRAJECTORY = ("reward", "accuracy", "format_valid", "stop_reason", "counts", "topped_up", "advantage")
+#: Attributes of a trajectory that its span shows, beside its reward and its advantage.
+_OF_TRAJECTORY = ("accuracy", "format_valid", "stop_reason", "counts", "topped_up")
 #: Digits of an entropy in nats.
 _DIGITS = 5
 
@@ -43,7 +43,7 @@ class QuestionTrace:
             day: the question is taken to have ended when its file was written.
     """
 
-    question: Question
+    question: RecordedQuestion
     run_id: str
     file: str
     written: int
@@ -53,97 +53,105 @@ class QuestionTrace:
         return f"tr-{self._number:032x}"
 
     def info(self, experiment: str) -> TraceInfo:
-        row = self.question.row
+        question_id = self.question.tree.question_id
         return TraceInfo(
             trace_id=self.id,
             trace_location=TraceLocation.from_experiment_id(experiment),
             request_time=self._begin_ns // 1_000_000,
             state=TraceState.ERROR if self._outages() else TraceState.OK,
             # What MLflow's list shows, beside the rewards.
-            request_preview=f"{row['question_id']}: {last_lines(row['prompt'] or '')}",
+            request_preview=f"{question_id}: {last_lines(self.question.prompt_text or '')}",
             response_preview=json.dumps(self._outcomes()),
             execution_duration=round(self._end_s * 1000),
             trace_metadata={TraceMetadataKey.SOURCE_RUN: self.run_id, FILE: self.file, WRITTEN: str(self.written)},
-            tags={TraceTagKey.TRACE_NAME: row["question_id"], **trace_tags(self.question)},
+            tags={TraceTagKey.TRACE_NAME: question_id, **trace_tags(self.question)},
             assessments=[self._feedback(name, value) for name, value in trace_scores(self.question).items()],
         )
 
     def spans(self) -> Iterator[Span]:
         """Each follows the one above it; a fork is below the trajectory that it left."""
-        row = self.question.row
+        facts = self.question.facts
         yield self._span(
             "",
             parent=None,
-            name=row["question_id"],
+            name=self.question.tree.question_id,
             kind=QUESTION,
             seconds=(0.0, self._end_s),
-            inputs=row["prompt"],
+            inputs=self.question.prompt_text,
             outputs=self._outcomes(),
-            attributes={name: row[name] for name in ("purpose", "iteration", "number", "trained")},
+            attributes={name: getattr(facts, name) for name in ("purpose", "iteration", "number")}
+            | {"trained": self.question.advantages is not None},
             error=", ".join(self._outages()),
         )
-        for trajectory in self.question.trajectories:
+        for trajectory in self.question.tree.trajectories:
             yield from self._trajectory(trajectory)
 
     def _trajectory(self, trajectory: Trajectory) -> Iterator[Span]:
         """The span of a trajectory, and those of its own turns."""
-        row, begin_s, decision = trajectory.row, 0.0, {}
-        if row["parent"] is not None:
-            parent = self.question.trajectory(row["parent"])
+        question, begin_s, decision = self.question, 0.0, {}
+        if trajectory.parent is not None:
+            parent = question.tree.by_id()[trajectory.parent]
             # The decision stands at the parent's turn that follows the node.
-            after = next((turn for turn in parent.turns if turn["depth"] == row["inherited_turns"]), None)
-            if after is not None:
-                begin_s, decision = after["started_s"] or 0.0, self._decision(after, parent)
+            after = [turn for turn in question.turns_of(parent) if turn.depth == trajectory.num_inherited_turns]
+            if after:
+                begin_s, decision = _times(after[0].turn)[0], self._decision(after[0])
         times = [_times(turn) for turn in trajectory.turns]
         begin_s = times[0][0] if times else begin_s
+        turns = question.turns_of(trajectory)
         yield self._span(
             trajectory.agent_id,
-            parent=row["parent"] or "",
+            parent=trajectory.parent or "",
             name=trajectory_name(trajectory),
             kind=TRAJECTORY,
             seconds=(begin_s, max([begin_s, *(end_s for _, _, end_s in times)])),
-            outputs=trajectory.turns[-1]["text"] if trajectory.turns else None,
-            attributes=decision | {name: row[name] for name in _OF_TRAJECTORY},
-            error=row["stop_reason"] if row["stop_reason"] in OUTAGE_STOP_REASONS else "",
+            outputs=turns[-1].text.text if turns else None,
+            attributes={
+                **decision,
+                "reward": question.tree.return_of(trajectory.agent_id),
+                **{name: getattr(trajectory, name) for name in _OF_TRAJECTORY},
+                "advantage": question.advantage(trajectory),
+            },
+            error=trajectory.stop_reason if trajectory.stop_reason in OUTAGE_STOP_REASONS else "",
         )
-        for turn in trajectory.turns:
-            yield from self._turn(turn, trajectory)
+        for turn in turns:
+            yield from self._turn(turn)
 
-    def _turn(self, turn: Row, trajectory: Trajectory) -> Iterator[Span]:
+    def _turn(self, placed: PlacedTurn) -> Iterator[Span]:
         """The span of a turn, and that of its tool call."""
-        key = f"{trajectory.agent_id}/{turn['turn']}"
+        turn, text, call = placed.turn, placed.text, placed.turn.tool_call
+        key = f"{placed.trajectory.agent_id}/{placed.own}"
         begin_s, generated_s, end_s = _times(turn)
         tokens = {
-            "tokens": len(turn["token_ids"]),
-            "entropies": [round(entropy, _DIGITS) for entropy in turn["entropies"]],
-            "weight_versions": sorted(set(turn["weight_versions"])),
-            "after_tool": turn["after_tool"],
+            "tokens": len(turn.token_ids),
+            "entropies": [round(entropy, _DIGITS) for entropy in turn.entropies.tolist()],
+            "weight_versions": sorted(set(turn.weight_versions.tolist())),
+            "after_tool": placed.after_tool,
         }
-        advantages = {column.name: turn[column.name] for column in ADVANTAGES}
+        advantages = {} if placed.advantages is None else asdict(placed.advantages)
         yield self._span(
             key,
-            parent=trajectory.agent_id,
-            name=f"turn {turn['depth'] + 1}",
+            parent=placed.trajectory.agent_id,
+            name=f"turn {placed.depth + 1}",
             kind=TURN,
             seconds=(begin_s, end_s),
-            outputs=list(turn["token_ids"]) if turn["text"] is None else turn["text"],
-            attributes=tokens | self._decision(turn, trajectory) | advantages,
+            outputs=turn.token_ids.tolist() if text.text is None else text.text,
+            attributes=tokens | self._decision(placed) | advantages,
         )
-        if turn["tool"] is not None:
+        if call is not None:
             yield self._span(
                 f"{key}/tool",
                 parent=key,
-                name=turn["tool"] or "a tool",
+                name=call.name or "a tool",
                 kind=TOOL,
                 seconds=(generated_s, end_s),
-                inputs=turn["tool_input"],
-                outputs=turn["tool_output"],
+                inputs=call.argument,
+                outputs=text.tool_output,
                 attributes={
-                    "seconds": turn["tool_seconds"],
-                    "tokens": turn["tool_output_tokens"],
-                    "new_context": words.new_context(turn) or None,
+                    "seconds": call.latency_s,
+                    "tokens": len(turn.observation),
+                    "new_context": words.new_context(placed) or None,
                 },
-                error=turn["tool_status"] if turn["tool_status"] != ToolStatus.OK else "",
+                error=call.status if call.status != ToolStatus.OK else "",
             )
 
     def _span(
@@ -188,30 +196,25 @@ class QuestionTrace:
             }
         )
 
-    def _decision(self, turn: Row, trajectory: Trajectory) -> dict[str, Any]:
+    def _decision(self, placed: PlacedTurn) -> dict[str, Any]:
         """The decision at the node before a turn; empty if the node was not examined."""
-        if turn["delta"] is None:
+        decided = placed.turn.decision
+        if decided is None:
             return {}
-        return {
-            "dH": turn["delta"],
-            "P": turn["probability"],
-            **{name: turn[name] for name in ("level", "eligible", "budget", "children")},
-            "decision": words.decision(turn, trajectory, self.question),
-        }
+        same = {name: getattr(decided, name) for name in ("level", "eligible", "budget", "children")}
+        return {"dH": decided.delta, "P": decided.probability, **same, "decision": words.decision(placed)}
 
     def _outcomes(self) -> dict[str, dict[str, Any]]:
+        tree = self.question.tree
         return {
-            trajectory.agent_id: _known(
-                {
-                    "reward": trajectory.row["reward"] if trajectory.row["counts"] else None,
-                    "stop_reason": trajectory.row["stop_reason"],
-                }
+            t.agent_id: _known(
+                {"reward": tree.return_of(t.agent_id) if t.counts else None, "stop_reason": t.stop_reason}
             )
-            for trajectory in self.question.trajectories
+            for t in tree.trajectories
         }
 
-    def _outages(self) -> list[str]:
-        return [reason for reason in self.question.stop_reasons() if reason in OUTAGE_STOP_REASONS]
+    def _outages(self) -> list[StopReason]:
+        return [reason for reason in stop_reasons(self.question.tree) if reason in OUTAGE_STOP_REASONS]
 
     def _feedback(self, name: str, value: float) -> Feedback:
         """A number by which MLflow can search: `feedback.reward > 0.5`."""
@@ -225,61 +228,61 @@ class QuestionTrace:
 
     @property
     def _number(self) -> int:
-        return _digest(16, self.run_id, self.file, str(self.question.row["number"]))
+        return _digest(16, self.run_id, self.file, str(self.question.facts.number))
 
     @property
     def _end_s(self) -> float:
-        return max([self.question.row["question_seconds"], *(_times(turn)[2] for turn in self.question.turns())])
+        return max([self.question.facts.seconds, *(_times(turn)[2] for turn in self.question.tree.turns())])
 
     @property
     def _begin_ns(self) -> int:
         return self.written - round(self._end_s * 1e9)
 
 
-def trace_tags(question: Question) -> dict[str, str]:
+def trace_tags(question: RecordedQuestion) -> dict[str, str]:
     """Search tags of a trace, beside its rewards (`trace_scores`); empty ones are left out."""
-    row = question.row
-    failed = {turn["tool"] for turn in question.turns() if turn["tool"] and turn["tool_status"] != ToolStatus.OK}
+    tree, facts = question.tree, question.facts
+    failed = {call.name for call in tool_calls(tree) if call.name and call.status != ToolStatus.OK}
     tags = {
-        "purpose": row["purpose"],
-        "iteration": str(row["iteration"]),
-        "question_id": row["question_id"],
-        "forks": str(question.num_forks()),
-        "stop_reasons": ",".join(question.stop_reasons()),
-        "tools": ",".join(question.tools()),
+        "purpose": facts.purpose,
+        "iteration": str(facts.iteration),
+        "question_id": tree.question_id,
+        "forks": str(len(tree.forks())),
+        "stop_reasons": ",".join(stop_reasons(tree)),
+        "tools": ",".join(tool_names(tree)),
         "failed_tools": ",".join(sorted(failed)),
     }
     return {name: value for name, value in tags.items() if value}
 
 
-def trace_scores(question: Question) -> dict[str, float]:
+def trace_scores(question: RecordedQuestion) -> dict[str, float]:
     """Means and the best reward of the trajectories that count; empty if none does."""
-    counting = [trajectory.row for trajectory in question.trajectories if trajectory.row["counts"]]
+    counting = [trajectory for trajectory in question.tree.trajectories if trajectory.counts]
     if not counting:
         return {}
-    rewards = [row["reward"] for row in counting]
+    rewards = [question.tree.return_of(trajectory.agent_id) for trajectory in counting]
     return {
         "reward": sum(rewards) / len(rewards),
         "best_reward": max(rewards),
-        "accuracy": sum(row["accuracy"] for row in counting) / len(counting),
+        "accuracy": sum(trajectory.accuracy for trajectory in counting) / len(counting),
     }
 
 
 def trajectory_name(trajectory: Trajectory) -> str:
-    row = trajectory.row
-    if row["parent"] is not None:
-        return f"fork {row['agent_id']} after turn {row['inherited_turns']}"
-    return f"{'top-up' if row['topped_up'] else 'trajectory'} {row['agent_id']}"
+    if trajectory.parent is not None:
+        return f"fork {trajectory.agent_id} after turn {trajectory.num_inherited_turns}"
+    return f"{'top-up' if trajectory.topped_up else 'trajectory'} {trajectory.agent_id}"
 
 
-def _times(turn: Row) -> tuple[float, float, float]:
+def _times(turn: Turn) -> tuple[float, float, float]:
     """The times at which a turn began, had its text, and had its tool's answer, in seconds since the question began.
 
     A time that was not measured is the one before it.
     """
-    begin_s = turn["started_s"] or 0.0
-    generated_s = begin_s if turn["generated_s"] is None else turn["generated_s"]
-    return begin_s, generated_s, generated_s if turn["answered_s"] is None else turn["answered_s"]
+    times = turn.times
+    if times is None:
+        return 0.0, 0.0, 0.0
+    return times.started, times.generated, times.generated if times.answered is None else times.answered
 
 
 def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:

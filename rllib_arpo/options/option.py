@@ -1,131 +1,57 @@
-"""An option: the default, the documentation and the rule of one keyword of `ARPOConfig`; rules for single values."""
+"""The declaration of an option, from which its keyword, its help, its row of the page and its checks follow."""
 
 import copy
-import inspect
-import reprlib
-import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from numbers import Integral, Real
+from enum import Enum, auto
 from typing import Any, TypeVar
 
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-class _Short(reprlib.Repr):
-    """Short texts of values, without addresses in memory."""
+from rllib_arpo.options.rules import Rule, shown
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.maxstring = self.maxother = 120
-        self.maxdict = 3
 
-    def repr_instance(self, x: Any, level: int) -> str:
-        if isinstance(x, type) or hasattr(x, "__name__"):
-            return x.__name__
-        text = super().repr_instance(x, level)
-        return f"<{type(x).__name__}>" if " object at 0x" in text else text
+class Reader(Enum):
+    """The part of a run that reads an option; it says what `evaluation_config` may set.
+
+    Attributes:
+        ROLLOUT: the rollouts of training and those of evaluation, each with the value of its own configuration.
+        SAMPLING: as `ROLLOUT`, but greedy decoding does not read it.
+        FORKS: as `SAMPLING`, but nothing reads it where nothing forks.
+        ENV_RUNNER: an env runner and its engine, when they start.
+        SHARED: the learners and all engines, which must agree.
+        TRAINING: the driver and the learners, from the configuration of training.
+    """
+
+    ROLLOUT = auto()
+    SAMPLING = auto()
+    FORKS = auto()
+    ENV_RUNNER = auto()
+    SHARED = auto()
+    TRAINING = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """A test of a value, and the words that complete the sentence "key=value: must be ...".
+class Need:
+    """A condition on a key and on others, each of which keeps its own rule.
 
-    The words are a function where they change: a registry may grow after this package was imported.
+    Attributes:
+        words: they complete the sentence "key=value: ...", with other keys in braces.
+        holds: the condition. It is not asked where nothing reads the key: an option of `Reader.FORKS` with
+            `branching="never"`, one of `Reader.TRAINING` in evaluation.
+        example: keys that break it in a configuration that is otherwise the default; a test tries it.
     """
 
-    words: str | Callable[[], str]
-    test: Callable[[Any], bool]
+    words: str
+    holds: Callable[[AlgorithmConfig], bool]
+    example: Mapping[str, Any]
 
-    def check(self, key: str, value: Any) -> None:
-        """Raises ValueError, one sentence that names the key, unless `value` keeps the rule."""
-        if not self.test(value):
-            words = self.words() if callable(self.words) else self.words
-            raise ValueError(f"{key}={shown(value)}: must be {words}.")
-
-
-def shown(value: Any) -> str:
-    """`value` as an error message shows it."""
-    return _Short().repr(value)
-
-
-def one_of(*values: Any) -> Rule:
-    """Texts, numbers or switches. True equals 1, but does not count as a number; an array equals nothing."""
-    names = ", ".join(map(repr, values))
-
-    def test(value: Any) -> bool:
-        is_bool = isinstance(value, bool)
-        return isinstance(value, str | Real) and any(
-            value == choice and is_bool == isinstance(choice, bool) for choice in values
-        )
-
-    return Rule(f"one of {names}", test)
-
-
-def name_in(registry: Collection[str]) -> Rule:
-    """One of the names that the registry has when the value is checked."""
-    return Rule(lambda: f"one of {', '.join(map(repr, registry))}", lambda value: _is(value, str) and value in registry)
-
-
-def at_least(minimum: int) -> Rule:
-    return Rule(f"an integer >= {minimum}", lambda value: _is(value, Integral) and value >= minimum)
-
-
-def number(words: str, test: Callable[[float], bool]) -> Rule:
-    """A finite number for which `test` holds."""
-    return Rule(words, lambda value: _is(value, Real) and abs(value) <= sys.float_info.max and test(value))
-
-
-def or_name(rule: Rule, *names: str) -> Rule:
-    """A value that keeps `rule`, or one of these names."""
-    words = " or ".join([f"{rule.words}", *map(repr, names)])
-    return Rule(words, lambda value: (_is(value, str) and value in names) or rule.test(value))
-
-
-def optional(rule: Rule) -> Rule:
-    """None, which means "off" or "as usual", or a value that keeps `rule`."""
-    return Rule(rule.words, lambda value: value is None or rule.test(value))
-
-
-def a_dict(words: str = "a dict", of: Rule | None = None) -> Rule:
-    """A dict with names as keys; `of`: the rule of its values."""
-
-    def test(value: Any) -> bool:
-        return isinstance(value, dict) and all(isinstance(key, str) for key in value) and _all(of, value.values())
-
-    return Rule(words, test)
-
-
-def takes(function: Any, number: int) -> bool:
-    """Whether this may be called with so many arguments; of some built-in functions nobody knows."""
-    try:
-        inspect.signature(function).bind(*[None] * number)
-    except TypeError:
-        return False
-    except ValueError:
-        return True
-    return True
-
-
-def _all(rule: Rule | None, values: Iterable[Any]) -> bool:
-    return rule is None or all(rule.test(value) for value in values)
-
-
-def _is(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
-
-
-POSITIVE = number("a finite number > 0", lambda value: value > 0)
-NOT_NEGATIVE = number("a finite number >= 0", lambda value: value >= 0)
-PROBABILITY = number("a number in [0, 1]", lambda value: 0 <= value <= 1)
-FRACTION = number("a number between 0 and 1", lambda value: 0 < value < 1)
-FINITE = number("a finite number", lambda _value: True)
-SWITCH = one_of(True, False)
-
-
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-#: Columns of a generated docstring.
-WIDTH = 116
+    def sentence(self, key: str, config: AlgorithmConfig) -> str:
+        """The error message, which says so where the value is the default."""
+        value = getattr(config, key)
+        default = " (default)" if value == getattr(type(config)(), key) else ""
+        return f"{key}={shown(value)}{default}: {self.words.format_map(vars(config))}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,26 +60,59 @@ class Option:
 
     Attributes:
         default: its value in a new configuration, or a function that makes it.
-        doc: its meaning, for the docstring of its method.
-        rule: the rule that a value must keep by itself; None: `rllib_arpo/validation` checks what no rule can state.
+        doc: its meaning, for the help and the page.
+        rule: the rule that a value must keep by itself.
+        reader: the part of a run that reads it.
+        greedy: the value, if there is one, that says what greedy decoding does.
+        command_line: whether recipes with several algorithms have it on their command line.
+        needs: the conditions on it and other keys.
     """
 
     default: Any
     doc: str
-    rule: Rule | None = None
+    rule: Rule
+    reader: Reader = Reader.ROLLOUT
+    greedy: Any = None
+    command_line: bool = False
+    needs: tuple[Need, ...] = ()
 
     def new_value(self) -> Any:
         """The default, in a copy of its own."""
         return self.default() if callable(self.default) else copy.deepcopy(self.default)
 
+    def is_read(self, config: AlgorithmConfig) -> bool:
+        """Whether the rollouts of `config`, or its update, read it at all."""
+        without_forks = self.reader is Reader.FORKS and config.branching == "never"
+        return not (without_forks or (self.reader is Reader.TRAINING and config.in_evaluation))
 
-def documented_by(options: Mapping[str, Option]) -> Callable[[Method], Method]:
-    """Appends the options, with their defaults, to a method's docstring."""
 
-    def decorate(method: Method) -> Method:
-        entries = [_entry(name, option) for name, option in options.items()]
-        method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__ or ""), "", "Args:", *entries])
-        return method
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of `ARPOConfig` that sets options.
+
+    Attributes:
+        words: what it sets; the first line of its help.
+        of_rllib: whether RLlib has a method of this name, whose keywords go through.
+    """
+
+    words: str
+    options: Mapping[str, Option]
+    of_rllib: bool = False
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: Columns of a generated docstring.
+WIDTH = 116
+
+
+def documented_by(method: Method) -> Callable[[Function], Function]:
+    """Makes the docstring: what the method sets, and its options with their defaults."""
+
+    def decorate(function: Function) -> Function:
+        entries = [_entry(name, option) for name, option in method.options.items()]
+        function.__doc__ = "\n".join([method.words, "", "Args:", *entries])
+        return function
 
     return decorate
 

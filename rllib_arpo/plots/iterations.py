@@ -9,7 +9,6 @@ from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVA
 
 from rllib_arpo.plots.run_data import EVALUATION, TRAINING, MissingDataError, RunData
 from rllib_arpo.plots.style import COLORS, count_axis, legend, panels
-from rllib_arpo.tracking.iteration_log import TOOL_CALLS_LIFETIME
 
 LABELS = {TRAINING: "training, as sampled", EVALUATION: "evaluation, held out"}
 #: Name on the plots -> the metric below `env_runners`, a mean per trajectory, and the column of the record.
@@ -51,7 +50,7 @@ def draw_accuracy_by_calls(run: RunData) -> Figure:
     Raises:
         MissingDataError: it has executed none.
     """
-    calls = {0: 0.0, **dict(zip(*run.series(ENV_RUNNER_RESULTS, TOOL_CALLS_LIFETIME), strict=True))}
+    calls = {0: 0.0, **dict(zip(*run.series(ENV_RUNNER_RESULTS, "tool_calls_executed_lifetime"), strict=True))}
     if not any(calls.values()):
         raise MissingDataError("The run has executed no tool call.")
     figure, (panel,) = panels(1)

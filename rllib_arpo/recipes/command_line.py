@@ -11,16 +11,16 @@ from ray.tune.registry import get_trainable_cls
 
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.branching import rules_with
-from rllib_arpo.options.tables import ADAPTIVE_ROLLOUT, OPTIONS
+from rllib_arpo.options.adaptive_rollout import ADAPTIVE_ROLLOUT
+from rllib_arpo.options.tables import OPTIONS
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
-#: Options of RLlib's examples that would do nothing here: of other algorithms, of several trials, of runs without Tune,
-#: of its older API.
+#: Options of RLlib's examples that would do nothing here: of other algorithms, of several trials, of its older API.
 UNUSED = (
     "--env", "--framework", "--num-agents", "--evaluation-duration-unit", "--evaluation-parallel-to-training",
     "--num-samples", "--max-concurrent-trials", "--tune-max-report-freq", "--wandb-key", "--wandb-project",
     "--wandb-run-name", "--stop-timesteps", "--as-release-test", "--num-aggregator-actors-per-learner", "--num-gpus",
-    "--old-api-stack", "--enable-new-api-stack", "--local-mode", "--no-tune",
+    "--old-api-stack", "--enable-new-api-stack", "--local-mode",
 )  # fmt: skip
 
 
@@ -77,22 +77,18 @@ def _value(text: str) -> float | str:
     return text
 
 
-#: Options of `ARPOConfig` that the command line has under the same names; those of forks need an algorithm that forks.
-FORK_OPTIONS = (
-    "num_initial_rollouts", "branching", "branch_width", "branch_threshold", "branch_share", "branch_base_probability",
-    "branch_entropy_weight", "random_fork_probability", "consecutive_fork_penalty", "pre_monitoring_sensitivity",
-    "entropy_window", "entropy_estimator", "entropy_normalization", "entropy_baseline",
-    "entropy_baseline_questions", "budget_allocation", "attribution",
-)  # fmt: skip
-OTHER_OPTIONS = ("baseline", "record_share")
+#: Options of `ARPOConfig` that the command line has under the same names.
+ARM_OPTIONS = {name: option for name, option in OPTIONS.items() if option.command_line}
+#: Further keys of the configuration that it has.
+SIZES = ("num_rollouts", "questions_per_batch", "questions_per_minibatch", "num_epochs")
 
 
 def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Adds the arguments of recipes that are run with several algorithms (RLlib's `--algo`), fork rules and seeds."""
     parser.add_argument("--seed", type=int, default=0, help="of the order of the questions and of the forks")
     parser.add_argument("--num-rollouts", type=int, help="M, trajectories per question; default: the recipe's")
-    for name in (*FORK_OPTIONS, *OTHER_OPTIONS):
-        doc = OPTIONS[name].doc.replace("%", "%%")
+    for name, option in ARM_OPTIONS.items():
+        doc = option.doc.replace("%", "%%")
         parser.add_argument(_flag(name), type=_value, help=f"{doc} Default: the recipe's, or the algorithm's")
     parser.add_argument("--questions-per-batch", type=int, help="questions an update; default: the recipe's")
     parser.add_argument(
@@ -136,29 +132,55 @@ def arm_config(
     Raises:
         ValueError: an option belongs to forks, but the algorithm does not fork.
     """
-    if args.questions_per_batch is not None:
-        questions_per_batch = args.questions_per_batch
+    given = {name: value for name in (*ARM_OPTIONS, *SIZES) if (value := getattr(args, name)) is not None}
     config = _algorithm_config(args.algo, settings or {})
-    config.adaptive_rollout(
-        num_rollouts=num_rollouts if args.num_rollouts is None else args.num_rollouts,
-        max_response_tokens=max_response_tokens,
-    )
-    _set_options(config, args)
-    if config.branching != "never" and args.num_initial_rollouts is None:
-        config.adaptive_rollout(num_initial_rollouts=num_initial_rollouts)
-    if branch_width is not None and args.algo == "ARPO" and config.branching != "never" and args.branch_width is None:
-        config.adaptive_rollout(branch_width=min(branch_width, max(config.num_rollouts - 1, 1)))
-    if args.branch_threshold is None and config.branching in rules_with("branch_threshold"):
-        config.adaptive_rollout(branch_threshold=branch_threshold)
-    if args.num_epochs is not None:
-        config.training(num_epochs=args.num_epochs)
+    sizes = {
+        "num_rollouts": num_rollouts,
+        "max_response_tokens": max_response_tokens,
+        "questions_per_batch": questions_per_batch,
+    }
+    _set(config, sizes | given)
+    _check_forks(config, given, args.algo)
+    tree = _tree_settings(config, args.algo, num_initial_rollouts, branch_threshold, branch_width)
+    recipes = tree | _update_settings(config, questions_per_minibatch)
+    _set(config, {name: value for name, value in recipes.items() if name not in given})
+    return config
+
+
+def _tree_settings(
+    config: ARPOConfig, algorithm: str, num_initial_rollouts: int, branch_threshold: float, branch_width: int | None
+) -> dict[str, Any]:
+    """Those of the recipe that the algorithm and its fork rule read."""
+    settings: dict[str, Any] = {}
+    if config.branching != "never":
+        settings["num_initial_rollouts"] = num_initial_rollouts
+        if branch_width is not None and algorithm == "ARPO":
+            settings["branch_width"] = min(branch_width, max(config.num_rollouts - 1, 1))
+    if config.branching in rules_with("branch_threshold"):
+        settings["branch_threshold"] = branch_threshold
+    return settings
+
+
+def _update_settings(config: ARPOConfig, questions_per_minibatch: int | None) -> dict[str, Any]:
+    """The minibatch and the overlong penalty, fitted to the recipe's sizes."""
+    batch = config.questions_per_batch
+    most = batch // 2 if config.keep_clipped_gradient else batch
+    settings = {"questions_per_minibatch": min(questions_per_minibatch or batch, most)}
     if config.overlong_buffer_tokens is not None:
-        config.training(overlong_buffer_tokens=max_response_tokens // OVERLONG_SHARE)
-    most = questions_per_batch // 2 if config.keep_clipped_gradient else questions_per_batch
-    minibatch = args.questions_per_minibatch
-    if minibatch is None:
-        minibatch = min(questions_per_minibatch or questions_per_batch, most)
-    return config.training(questions_per_batch=questions_per_batch, questions_per_minibatch=minibatch)
+        settings["overlong_buffer_tokens"] = config.max_response_tokens // OVERLONG_SHARE
+    return settings
+
+
+def _check_forks(config: ARPOConfig, given: Mapping[str, Any], algorithm: str) -> None:
+    of_forks = [name for name in given if name in ARM_OPTIONS.keys() & ADAPTIVE_ROLLOUT.keys() - {"branching"}]
+    if config.branching == "never" and of_forks:
+        option = f"{_flag(of_forks[0])} {given[of_forks[0]]}"
+        raise ValueError(f"{option}: --algo {algorithm} with branching='never' forks nothing.")
+
+
+def _set(config: ARPOConfig, settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        setattr(config, name, value)
 
 
 def _algorithm_config(name: str, settings: Mapping[str, Any]) -> ARPOConfig:
@@ -172,16 +194,6 @@ def _algorithm_config(name: str, settings: Mapping[str, Any]) -> ARPOConfig:
     taken = {key: value for key, value in settings.items() if key not in own}
     config.adaptive_rollout(**{key: value for key, value in taken.items() if key in ADAPTIVE_ROLLOUT})
     return config.training(**{key: value for key, value in taken.items() if key not in ADAPTIVE_ROLLOUT})
-
-
-def _set_options(config: ARPOConfig, args: argparse.Namespace) -> None:
-    given = {name: value for name in (*FORK_OPTIONS, *OTHER_OPTIONS) if (value := getattr(args, name)) is not None}
-    for name, value in given.items():
-        setattr(config, name, value)
-    unread = [name for name in given if name not in ("branching", *OTHER_OPTIONS)]
-    if config.branching == "never" and unread:
-        option = f"{_flag(unread[0])} {given[unread[0]]}"
-        raise ValueError(f"{option}: --algo {args.algo} with branching='never' forks nothing.")
 
 
 def _flag(name: str) -> str:

@@ -5,7 +5,7 @@ import math
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from rllib_arpo.recipes.gpus import use_gpus
 from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs, sigterm_as_sigint
 from rllib_arpo.redaction import comparable
 from rllib_arpo.terminal import say, short_path
-from rllib_arpo.tracking.console import ConsoleCallback
+from rllib_arpo.tracking.console import ConsoleCallback, say_result
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts, say_before_and_after
 
 #: The share of right answers in an evaluation, and the mean reward of a trajectory while sampling.
@@ -37,6 +37,8 @@ LAST_CHECKPOINTS = 2
 ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 #: In the folder of a run: the file that its process locks.
 LOCK = "lock"
+#: Options that need Tune. Recipes also have defaults of --checkpoint-freq and --max-failures, which a line recalls.
+_OF_TUNE = ("resume", "output", "as_test", "checkpoint_at_end")
 #: With this variable SIGINT raises KeyboardInterrupt in `tune.run` as anywhere.
 _NO_HANDLER_OF_TUNE = "TUNE_DISABLE_SIGINT_HANDLER"
 #: Arguments that may change when a run is resumed: those about machines, failures and output.
@@ -66,7 +68,7 @@ def run_recipe(
         experiment_name: in MLflow.
         test_metric: with --as-test, what has to reach --stop-reward in the last iteration; the
             run goes on to --stop-iters. Default: the mean reward while sampling, which also ends the run.
-        save_model: export the model of the best checkpoint into the run's folder.
+        save_model: export the model of the best checkpoint into the run's folder; with --no-tune the last model.
 
     Raises:
         ValueError: the configuration is wrong, the folder does not fit to --resume, or another process uses it.
@@ -75,7 +77,7 @@ def run_recipe(
     """
     output = Path(args.output or RESULTS.expanduser() / f"{args.algo}_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
     _check_output(output, args)
-    with _held(output):
+    with nullcontext() if args.no_tune else _held(output):
         _run(config, args, output, experiment_name, test_metric, save_model)
     return output
 
@@ -88,7 +90,7 @@ def _run(
     test_metric: str | None,
     save_model: bool,
 ) -> None:
-    say_what_runs(config, args, experiment_name, output)
+    say_what_runs(config, args, experiment_name, None if args.no_tune else output)
     stop = {TRAINING_ITERATION: args.stop_iters}
     if test_metric is None or not args.as_test:
         stop[MEAN_REWARD] = args.stop_reward
@@ -96,6 +98,9 @@ def _run(
         with ray_of_run(args.num_cpus), sigterm_as_sigint():
             use_arguments(config, args, ray.cluster_resources().get("GPU", 0))
             config.copy(copy_frozen=False).validate()  # Tune would try a wrong one again and again.
+            if args.no_tune:
+                _train_here(config, stop, output / MODEL if save_model else None)
+                return
             results = _train(config, args, output, experiment_name, stop, save_model)
         _check_end(results[0], args, output)
     except KeyboardInterrupt:
@@ -189,9 +194,28 @@ def _train(
     return tune.ResultGrid(analysis)
 
 
+def _train_here(config: ARPOConfig, stop: Mapping[str, float], model: Path | None) -> None:
+    """--no-tune: calls `algo.train()` in this process; `model`: the folder for the trained model."""
+    say("Without Tune no checkpoint is kept, and a failure ends the run.")
+    algo = config.build_algo()
+    try:
+        result: Mapping[str, Any] = {}
+        while not any((found := number_at(result, key)) is not None and found >= stop[key] for key in stop):
+            result = algo.train()
+            say_result(result)
+        if model is not None:
+            algo.save_model(model)
+            say(f"The model is in {short_path(model)}.")
+    finally:
+        algo.stop()
+
+
 def _check_output(output: Path, args: argparse.Namespace) -> None:
     """A run is begun in a folder without one, and resumed with the arguments that it was begun with."""
     begun = (output / ARGUMENTS_FILE).is_file()
+    if args.no_tune and (name := next((name for name in _OF_TUNE if getattr(args, name)), None)):
+        value = f" {args.output}" if name == "output" else ""
+        raise ValueError(f"--{name.replace('_', '-')}{value}: needs Tune, and --no-tune leaves it out.")
     if args.resume and not args.output:
         raise ValueError("--resume: say by --output which run goes on.")
     if args.resume and not begun:

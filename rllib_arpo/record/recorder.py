@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.files import replace_file
 from rllib_arpo.record.schema import FAILED
 from rllib_arpo.record.tables import RecordSettings, evaluation_table, training_table
+from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import SampledQuestion
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class TreeRecorder:
         self,
         iteration: int,
         asked: Sequence[SampledQuestion],
-        episodes: Sequence[MultiAgentEpisode],
+        episodes: Sequence[TreeEpisode],
         statistics: Any,
     ) -> None:
         """Records the chosen ones of an iteration's questions.
@@ -170,7 +170,7 @@ class TreeRecorder:
         self,
         iteration: int,
         asked: Sequence[SampledQuestion],
-        episodes: Sequence[MultiAgentEpisode],
+        episodes: Sequence[TreeEpisode],
         statistics: Any,
         question_ids: Collection[str],
     ) -> Path:
@@ -203,16 +203,14 @@ def rank(question_id: str) -> int:
     return int.from_bytes(hashlib.blake2b(question_id.encode(), digest_size=8).digest(), "big")
 
 
-def _trained(asked: Sequence[SampledQuestion], episodes: Sequence[MultiAgentEpisode]) -> list[MultiAgentEpisode | None]:
+def _trained(asked: Sequence[SampledQuestion], episodes: Sequence[TreeEpisode]) -> list[TreeEpisode | None]:
     """For each question the episode on which the update trains; a connector of the user may have made a new one."""
     own = {id(question.episode) for question in asked}
     kept = {id(episode) for episode in episodes}
+    made = [episode for episode in episodes if id(episode) not in own]
     # A question may be asked twice in a batch: new episodes are in the order of the old ones.
-    new: dict[str, list[MultiAgentEpisode]] = {}
-    for episode in episodes:
-        if id(episode) not in own:
-            new.setdefault(episode.id_, []).append(episode)
+    new = {name: iter([episode for episode in made if episode.id_ == name]) for name in {one.id_ for one in made}}
     return [
-        question.episode if id(question.episode) in kept else (new.get(question.episode.id_) or [None]).pop(0)
+        question.episode if id(question.episode) in kept else next(new.get(question.episode.id_, iter(())), None)
         for question in asked
     ]

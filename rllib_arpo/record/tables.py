@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from ray.rllib.connectors.connector_v2 import ConnectorV2
-from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo.connectors import PipelineSettings, advantage_connectors
 from rllib_arpo.connectors.steps import judged_by
-from rllib_arpo.core.advantages import hard_attribution, leaf_ranges, soft_attribution
-from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS, NODE_OFFSETS, REWARD_STATISTICS
+from rllib_arpo.core.advantages import NodeAttribution, hard_attribution, leaf_ranges, soft_attribution
+from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS, NODE_OFFSETS, REWARD_STATISTICS, TREES
+from rllib_arpo.core.tree import QuestionTree, TreeLayout
 from rllib_arpo.envs.protocols.prompts import load_tokenizer
-from rllib_arpo.record.rows import QuestionFacts, Row, TreeAdvantages, question_rows
+from rllib_arpo.record.question import QuestionFacts, RecordedQuestion, TreeAdvantages, TurnAdvantages, TurnKey
+from rllib_arpo.record.rows import question_rows
 from rllib_arpo.record.schema import EVALUATION, SCHEMA, SETTINGS_KEY, TRAINING, VERSION, VERSION_KEY
-from rllib_arpo.rollout.episodes import episode_to_tree
+from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import SampledQuestion
 from rllib_arpo.rollout.settings import RolloutSettings
 
@@ -58,7 +59,7 @@ class RecordSettings:
     share: float | None
     training: dict[str, Any]
     evaluation: dict[str, Any]
-    advantages: Callable[[Sequence[MultiAgentEpisode], Any], list[TreeAdvantages]]
+    advantages: Callable[[Sequence[TreeEpisode], Any], list[TreeAdvantages]]
 
     @classmethod
     def from_config(cls, config: ARPOConfig) -> RecordSettings:
@@ -87,7 +88,7 @@ def stated(model: str, rollout: RolloutSettings) -> dict[str, Any]:
 
 
 def _tree_advantages(
-    connectors: Sequence[ConnectorV2], episodes: Sequence[MultiAgentEpisode], statistics: Any
+    connectors: Sequence[ConnectorV2], episodes: Sequence[TreeEpisode], statistics: Any
 ) -> list[TreeAdvantages]:
     """The advantages of these questions, which may be a part of the batch, by the connectors of the learner.
 
@@ -102,12 +103,16 @@ def _tree_advantages(
         )
     return [
         TreeAdvantages(
-            layout,
-            leaves,
-            soft_attribution(advantages, weights, *leaf_ranges(layout), offsets),
-            hard_attribution(advantages, weights, *leaf_ranges(layout), offsets),
+            {tree.trajectories[leaf].agent_id: float(a) for leaf, a in zip(layout.leaves, of_leaves, strict=True)},
+            _turn_advantages(
+                tree,
+                layout,
+                soft_attribution(advantages, weights, *leaf_ranges(layout), offsets),
+                hard_attribution(advantages, weights, *leaf_ranges(layout), offsets),
+            ),
         )
-        for layout, leaves, advantages, weights, offsets in zip(
+        for tree, layout, of_leaves, advantages, weights, offsets in zip(
+            columns[TREES],
             columns[LAYOUTS],
             columns[LEAF_ADVANTAGES],
             judged_by(columns),
@@ -118,9 +123,25 @@ def _tree_advantages(
     ]
 
 
+def _turn_advantages(
+    tree: QuestionTree, layout: TreeLayout, soft: NodeAttribution, hard: NodeAttribution
+) -> dict[TurnKey, TurnAdvantages]:
+    return {
+        (tree.trajectories[node.trajectory].agent_id, node.turn): TurnAdvantages(
+            leaves=node.leaf_end - node.leaf_begin,
+            weight=float(soft.weight[n]),
+            soft_positive=float(soft.a_pos[n]),
+            soft_negative=float(soft.a_neg[n]),
+            # One of both is 0, the other W mean(A).
+            hard_advantage=float((hard.a_pos[n] + hard.a_neg[n]) / hard.weight[n]),
+        )
+        for n, node in enumerate(layout.nodes)
+    }
+
+
 def training_table(
     iteration: int,
-    chosen: Sequence[tuple[SampledQuestion, MultiAgentEpisode | None]],
+    chosen: Sequence[tuple[SampledQuestion, TreeEpisode | None]],
     settings: RecordSettings,
     statistics: Any,
     purpose: str = TRAINING,
@@ -130,38 +151,40 @@ def training_table(
     Args:
         statistics: of the rewards of the whole batch (`QuestionBatch.statistics`).
     """
-    episodes = [episode for _, episode in chosen if episode is not None]
-    advantages = iter(settings.advantages(episodes, statistics))
-    tokenizer, rows = _tokenizer(settings.model), []
-    for question, episode in chosen:
-        of_question = None if episode is None else next(advantages)
-        rows += _rows(question, episode or question.episode, purpose, iteration, tokenizer, of_question)
-    return record_table(rows, settings.training)
+    trained = [episode for _, episode in chosen if episode is not None]
+    advantages = iter(settings.advantages(trained, statistics))
+    tokenizer = _tokenizer(settings.model)
+    questions = [
+        RecordedQuestion.decoded(
+            question.tree if episode is None else episode.tree,
+            _facts(question, purpose, iteration),
+            tokenizer,
+            settings.training,
+            advantages=None if episode is None else next(advantages),
+        )
+        for question, episode in chosen
+    ]
+    return record_table(questions, settings.training)
 
 
 def evaluation_table(iteration: int, sampled: Sequence[SampledQuestion], settings: RecordSettings) -> pa.Table:
     """The rows of the questions of an evaluation."""
-    tokenizer = _tokenizer(settings.model)
-    rows = [row for each in sampled for row in _rows(each, each.episode, EVALUATION, iteration, tokenizer)]
-    return record_table(rows, settings.evaluation)
+    tokenizer, stated = _tokenizer(settings.model), settings.evaluation
+    questions = [
+        RecordedQuestion.decoded(each.tree, _facts(each, EVALUATION, iteration), tokenizer, stated) for each in sampled
+    ]
+    return record_table(questions, stated)
 
 
-def record_table(rows: Sequence[Row], stated: Mapping[str, Any]) -> pa.Table:
-    """Rows as a table of the record that states these settings."""
+def _facts(question: SampledQuestion, purpose: str, iteration: int) -> QuestionFacts:
+    return QuestionFacts(purpose, iteration, question.number, question.seconds)
+
+
+def record_table(questions: Sequence[RecordedQuestion], stated: Mapping[str, Any]) -> pa.Table:
+    """The rows of questions as a table of the record that states these settings."""
     metadata = {VERSION_KEY: str(VERSION), SETTINGS_KEY: json.dumps(stated, default=np.generic.item)}
-    return pa.Table.from_pylist(list(rows), schema=SCHEMA.with_metadata(metadata))
-
-
-def _rows(
-    question: SampledQuestion,
-    episode: MultiAgentEpisode,
-    purpose: str,
-    iteration: int,
-    tokenizer: Any,
-    advantages: TreeAdvantages | None = None,
-) -> list[Row]:
-    facts = QuestionFacts(purpose, iteration, question.number, question.seconds)
-    return question_rows(episode_to_tree(episode), facts, tokenizer, advantages)
+    rows = [row for question in questions for row in question_rows(question)]
+    return pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata(metadata))
 
 
 def _tokenizer(model_name_or_path: str) -> Any:

@@ -12,9 +12,8 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.rollout.episodes import check_rewards
 from rllib_arpo.rollout.messages import Purpose, SampledQuestion
-from rllib_arpo.rollout.metrics import OWN_NAMES
+from rllib_arpo.rollout.metric_table import OWN_NAMES
 
 if TYPE_CHECKING:
     from ray.rllib.env.env_runner import EnvRunner
@@ -47,13 +46,15 @@ class RunnerCallbacks:
             env_index=env_index,
             rl_module=None,
         )
-        check_rewards(question.episode, "A callback, on_episode_end,")
+        question.episode.take_edits("A callback, on_episode_end,")
 
     def sampled(self, questions: Sequence[SampledQuestion]) -> None:
         """Calls `on_sample_end` with the questions that are handed over at once, by purpose."""
         for purpose in Purpose:
             if episodes := [question.episode for question in questions if question.ref.purpose == purpose]:
                 self._call("on_sample_end", purpose, samples=episodes)
+                for episode in episodes:
+                    episode.take_edits("A callback, on_sample_end,")
 
     def take_metrics(self, purposes: Iterable[Purpose]) -> dict[Purpose, dict[str, Any]]:
         """The metrics logged for these purposes since the last call: purpose -> state of a `MetricsLogger`."""

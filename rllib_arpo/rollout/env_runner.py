@@ -20,6 +20,7 @@ from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_NO
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
+from rllib_arpo.core.figures import num_turns
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
 from rllib_arpo.engine.engine_thread import EngineThread
@@ -38,7 +39,7 @@ from rllib_arpo.rollout.messages import (
     SamplingConditions,
     question_refs,
 )
-from rllib_arpo.rollout.metrics import rollout_metrics
+from rllib_arpo.rollout.metric_table import rollout_metrics
 from rllib_arpo.rollout.progress import RolloutProgress
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
@@ -139,8 +140,8 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         numbers = list(itertools.islice(self._own_questions, num_episodes or self.num_envs))
         start = time.perf_counter()
         sampled = self.sample_questions(question_refs(numbers, self.own_purpose), explore=explore)
-        self._sample_metrics = rollout_metrics([s.stats for s in sampled], time.perf_counter() - start)
-        return [s.episode for s in sampled]
+        self._sample_metrics = rollout_metrics(sampled, time.perf_counter() - start)
+        return [question.episode for question in sampled]
 
     def exchange(
         self,
@@ -244,7 +245,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         failed = [question for question in ended if isinstance(question, FailedQuestion)]
         if not self._questions.in_flight:
             self._progress.end()
-        self.num_env_steps_sampled_lifetime += sum(s.stats.num_turns for s in sampled)
+        self.num_env_steps_sampled_lifetime += sum(num_turns(s.tree) for s in sampled)
         self._user_callbacks.sampled(sampled)
         return sampled, failed
 

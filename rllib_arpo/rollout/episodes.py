@@ -1,153 +1,150 @@
-"""A question's tree as RLlib's `MultiAgentEpisode`, and back.
+"""A question's tree as RLlib's `MultiAgentEpisode`, the view that callbacks and connectors of users have of it.
 
 Env step t of the episode holds turn t of every trajectory that has one (turns are counted along the path), so a fork
 enters the episode at the step that produced the tool response below which it starts.
 """
 
+from __future__ import annotations
+
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from ray.rllib.core.columns import Columns
 from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
-from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
-from rllib_arpo.core.tree import QuestionTree, Trajectory, Turn, context_after, fork_path
-from rllib_arpo.envs.errors import finite
-from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
+from rllib_arpo.core.figures import longest_path
+from rllib_arpo.core.tree import QuestionTree, Trajectory, context_after
+from rllib_arpo.envs.errors import ContractError, finite
 
 #: Keys of the info dict of an agent's first observation.
 INFO_PARENT = "parent"
 INFO_NUM_INHERITED_TURNS = "inherited_turns"
-INFO_TOPPED_UP = "topped_up"
-INFO_STOP = "stop"
-#: Key of a turn: the `ForkDecision` about the tool response before it, if there is one.
-INFO_DECISION = "decision"
-#: Key of a turn: its `TurnTimes`.
-INFO_TIMES = "times"
 
 #: Keys of `extra_model_outputs` beside RLlib's own `Columns.ACTION_LOGP`.
 ENTROPIES = "entropies"
 WEIGHT_VERSIONS = "weight_versions"
 
 
-def check_rewards(episode: MultiAgentEpisode, who: str) -> None:
-    """Raises ContractError if code of a user, `who`, has left a reward that is not a finite number."""
-    for agent_id, agent_episode in episode.agent_episodes.items():
-        for reward in agent_episode.get_rewards():
-            finite(reward, f"{who} left a reward of question {episode.id_!r}, trajectory {agent_id}, that")
+class TreeEpisode(MultiAgentEpisode):
+    """A question's tree, with one agent per trajectory for whoever asks for them.
+
+    ARPO itself reads `tree`. The agents' episodes are made when they are first looked at, and never travel: a pickled
+    episode is its tree. What a user changes in them is in the tree after `take_edits`.
+    """
+
+    def __init__(self, tree: QuestionTree, custom_data: dict[str, Any] | None = None):
+        """Args: `custom_data`: as `MultiAgentEpisode.custom_data`, what callbacks have left for later ones."""
+        self.id_, self._tree, self._custom_data, self._is_view_made = tree.question_id, tree, custom_data or {}, False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self.take_edits("A callback or connector")
+        return TreeEpisode, (self._tree, self._custom_data)
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what is not there yet: makes the view, of which every attribute is one of RLlib's slots."""
+        if self._is_view_made or name not in MultiAgentEpisode.__slots__:
+            raise AttributeError(f"{type(self).__name__} does not have the attribute {name!r}.")
+        self._make_view()
+        return getattr(self, name)
+
+    def __len__(self) -> int:
+        """Env steps; RLlib's learner connectors log them."""
+        return longest_path(self._tree)
+
+    @property
+    def tree(self) -> QuestionTree:
+        return self._tree
+
+    def take_edits(self, who: str) -> None:
+        """Makes the tree agree with the agents' episodes, which code of a user, `who`, may have changed.
+
+        It may have changed rewards and tokens, and dropped trajectories from which no other one descends.
+
+        Raises:
+            ContractError: a reward is not a finite number, no trajectory is left, one has lost its parent, or not the
+                turns that were sampled.
+        """
+        if not self._is_view_made:
+            return
+        left = [t for t in self._tree.trajectories if t.agent_id in self.agent_episodes]
+        if not left:
+            raise ContractError(f"{who} left question {self.id_!r} without a trajectory.")
+        for trajectory in left:
+            if trajectory.parent is not None and trajectory.parent not in self.agent_episodes:
+                raise ContractError(
+                    f"{who} dropped trajectory {trajectory.parent!r} of question {self.id_!r}, from which "
+                    f"{trajectory.agent_id!r} descends."
+                )
+        sampled = {t.agent_id: len(t.turns) for t in left}
+        for agent_id, agent in self.agent_episodes.items():
+            if len(agent) != sampled.get(agent_id):
+                raise ContractError(
+                    f"{who} left question {self.id_!r} with turns of trajectory {agent_id!r} that were not sampled, or "
+                    "without some that were."
+                )
+        self._tree = replace(self._tree, trajectories=tuple(self._edited(t, who) for t in left))
+
+    def _edited(self, trajectory: Trajectory, who: str) -> Trajectory:
+        agent = self.agent_episodes[trajectory.agent_id]
+        what = f"{who} left a reward of question {self.id_!r}, trajectory {trajectory.agent_id}, that"
+        outputs = agent.extra_model_outputs
+        turns = tuple(
+            replace(
+                turn,
+                token_ids=np.asarray(agent.actions[i], np.int32),
+                log_probs=np.asarray(outputs[Columns.ACTION_LOGP][i], np.float32),
+                entropies=np.asarray(outputs[ENTROPIES][i], np.float32),
+                observation=np.asarray(agent.observations[i + 1], np.int32),
+                weight_versions=np.asarray(outputs[WEIGHT_VERSIONS][i], np.int32),
+                reward=finite(agent.rewards[i], what),
+            )
+            for i, turn in enumerate(trajectory.turns)
+        )
+        return replace(trajectory, turns=turns)
+
+    def _make_view(self) -> None:
+        self._is_view_made = True
+        tree, custom_data = self._tree, self._custom_data
+        super().__init__(id_=tree.question_id)
+        self._custom_data = custom_data
+        roots = [t for t in tree.trajectories if t.parent is None]
+        self.add_env_reset(
+            observations={t.agent_id: tree.prompt for t in roots}, infos={t.agent_id: _first_info(t) for t in roots}
+        )
+        for step in range(longest_path(tree)):
+            self.add_env_step(**_step(tree, step))
+        # After all steps: an episode whose agents are all done would refuse forks that enter later, and a last step
+        # would leave out those that enter with it.
+        self.is_terminated = True
+        for agent in self.agent_episodes.values():
+            agent.is_terminated = True
 
 
-def tree_to_episode(tree: QuestionTree) -> MultiAgentEpisode:
-    """Stores `tree` as one episode with one agent per trajectory; `episode_to_tree` is its inverse."""
-    episode = MultiAgentEpisode(id_=tree.question_id)
-    roots = [t for t in tree.trajectories if t.parent is None]
-    episode.add_env_reset(
-        observations={t.agent_id: tree.prompt for t in roots},
-        infos={t.agent_id: _first_info(t) for t in roots},
-    )
-    num_steps = max((t.num_inherited_turns + len(t.turns) for t in tree.trajectories), default=0)
-    for step in range(num_steps):
-        _add_step(episode, tree, step)
-    # After all steps: an episode whose agents are all done would refuse forks that enter later, and a last step would
-    # leave out those that enter with it.
-    episode.is_terminated = True
-    for agent_episode in episode.agent_episodes.values():
-        agent_episode.is_terminated = True
-    return episode
-
-
-def _add_step(episode: MultiAgentEpisode, tree: QuestionTree, step: int) -> None:
+def _step(tree: QuestionTree, step: int) -> dict[str, dict[str, Any]]:
+    """The arguments of `MultiAgentEpisode.add_env_step`."""
     data: dict[str, dict[str, Any]] = {
         key: {} for key in ("observations", "actions", "rewards", "infos", "extra_model_outputs")
     }
     for trajectory in tree.trajectories:
-        own = step - trajectory.num_inherited_turns
+        agent, own = trajectory.agent_id, step - trajectory.num_inherited_turns
         if 0 <= own < len(trajectory.turns):
-            _add_turn(data, trajectory, own)
+            turn = trajectory.turns[own]
+            data["observations"][agent] = turn.observation
+            data["actions"][agent] = turn.token_ids
+            data["rewards"][agent] = turn.reward
+            data["extra_model_outputs"][agent] = {
+                Columns.ACTION_LOGP: turn.log_probs,
+                ENTROPIES: turn.entropies,
+                WEIGHT_VERSIONS: turn.weight_versions,
+            }
         elif own == -1 and trajectory.parent is not None:
-            data["observations"][trajectory.agent_id] = path_token_ids(tree, trajectory.agent_id, own_turns=0)
-            data["infos"][trajectory.agent_id] = _first_info(trajectory)
-    episode.add_env_step(**data)
-
-
-def _add_turn(data: dict[str, dict[str, Any]], trajectory: Trajectory, own: int) -> None:
-    turn, agent = trajectory.turns[own], trajectory.agent_id
-    data["observations"][agent] = turn.observation
-    data["actions"][agent] = turn.token_ids
-    data["rewards"][agent] = turn.reward
-    data["infos"][agent] = {
-        INFO_STEP: StepInfo(tool_call=turn.tool_call, new_context=turn.new_context),
-        INFO_DECISION: turn.decision,
-        INFO_TIMES: turn.times,
-    }
-    data["extra_model_outputs"][agent] = {
-        Columns.ACTION_LOGP: turn.log_probs,
-        ENTROPIES: turn.entropies,
-        WEIGHT_VERSIONS: turn.weight_versions,
-    }
+            prefix = context_after(tree.prompt, tree.path(agent)[: trajectory.num_inherited_turns])
+            data["observations"][agent] = prefix.astype(np.int32)
+            data["infos"][agent] = _first_info(trajectory)
+    return data
 
 
 def _first_info(trajectory: Trajectory) -> dict[str, Any]:
-    """The info of an agent's first observation, which carries the values for which RLlib has no column."""
-    return {
-        INFO_PARENT: trajectory.parent,
-        INFO_NUM_INHERITED_TURNS: trajectory.num_inherited_turns,
-        INFO_TOPPED_UP: trajectory.topped_up,
-        INFO_STOP: StepInfo(
-            stop_reason=trajectory.stop_reason, accuracy=trajectory.accuracy, format_valid=trajectory.format_valid
-        ),
-    }
-
-
-def path_token_ids(tree: QuestionTree, agent_id: str, own_turns: int | None = None) -> np.ndarray:
-    """The context at the end of a path (`context_after`), [n] int32, or after the first `own_turns` of its own."""
-    path = tree.path(agent_id)
-    if own_turns is not None:
-        path = path[: tree.by_id()[agent_id].num_inherited_turns + own_turns]
-    return context_after(tree.prompt, path).astype(np.int32)
-
-
-def episode_to_tree(episode: MultiAgentEpisode) -> QuestionTree:
-    """Restores the tree of an episode that `tree_to_episode` made, its trajectories in logical order.
-
-    RLlib keeps agents in an order that differs between processes (it iterates over sets of their ids).
-    """
-    agents = sorted(episode.agent_episodes.items(), key=lambda agent: fork_path(str(agent[0])))
-    first = agents[0][1]
-    return QuestionTree(
-        question_id=episode.id_,
-        prompt=np.asarray(first.observations[0], np.int32),
-        trajectories=tuple(_trajectory(str(agent), e) for agent, e in agents),
-    )
-
-
-def _trajectory(agent_id: str, episode: SingleAgentEpisode) -> Trajectory:
-    first_info = episode.infos[0]
-    stop: StepInfo = first_info[INFO_STOP]
-    assert stop.stop_reason is not None
-    return Trajectory(
-        agent_id=agent_id,
-        turns=tuple(_turn(episode, i) for i in range(len(episode))),
-        stop_reason=stop.stop_reason,
-        accuracy=stop.accuracy,
-        format_valid=stop.format_valid,
-        parent=first_info[INFO_PARENT],
-        num_inherited_turns=first_info[INFO_NUM_INHERITED_TURNS],
-        topped_up=first_info[INFO_TOPPED_UP],
-    )
-
-
-def _turn(episode: SingleAgentEpisode, i: int) -> Turn:
-    outputs, info = episode.extra_model_outputs, episode.infos[i + 1]
-    return Turn(
-        token_ids=np.asarray(episode.actions[i], np.int32),
-        log_probs=np.asarray(outputs[Columns.ACTION_LOGP][i], np.float32),
-        entropies=np.asarray(outputs[ENTROPIES][i], np.float32),
-        observation=np.asarray(episode.observations[i + 1], np.int32),
-        weight_versions=np.asarray(outputs[WEIGHT_VERSIONS][i], np.int32),
-        tool_call=info[INFO_STEP].tool_call,
-        new_context=info[INFO_STEP].new_context,
-        decision=info[INFO_DECISION],
-        times=info[INFO_TIMES],
-        reward=float(episode.rewards[i]),
-    )
+    """The info of an agent's first observation: where the trajectory began."""
+    return {INFO_PARENT: trajectory.parent, INFO_NUM_INHERITED_TURNS: trajectory.num_inherited_turns}

@@ -10,7 +10,6 @@ import contextlib
 import logging
 import queue
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from traceback import format_exception
@@ -20,9 +19,7 @@ from rllib_arpo.envs.errors import ContractError, DataError
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv, settled
 from rllib_arpo.faults import Failure
 from rllib_arpo.rollout.engine_loop import EngineFailureError, EngineLoop
-from rllib_arpo.rollout.episodes import tree_to_episode
 from rllib_arpo.rollout.messages import FailedQuestion, Purpose, QuestionRef, SampledQuestion
-from rllib_arpo.rollout.metrics import question_stats
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.rollout.tree_sampler import ANY_TOKEN_ID, TreeSampler
 
@@ -169,20 +166,8 @@ class QuestionLoop:
             on_progress=self._on_progress,
         )
         ended: SampledQuestion | FailedQuestion
-        begin = time.perf_counter()
         try:
-            sampled = await sampler.sample()
-            stats = question_stats(
-                sampled.tree,
-                settings.entropy_window,
-                sampled.prefix_tokens_reused,
-                env.tool_names,
-                sum(error.refused_fork for error in sampled.errors),
-                requests_refused=env.take_refused(),
-                tokens_taken_back=sampled.tokens_taken_back,
-            )
-            seconds = time.perf_counter() - begin
-            ended = SampledQuestion(ref, tree_to_episode(sampled.tree), stats, seconds, sampled.errors)
+            ended = await sampler.sample()
             self._on_ended(ended, env, index)
         except Exception as error:
             cause = _first(error)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rllib_arpo.core.figures import has_signal, oldest_weights
 from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, SamplingConditions, question_refs
 
@@ -27,6 +28,7 @@ class Batch:
         num_dropped: questions without signal that were left after the last round.
         num_given_up: questions that could not be sampled and are missing in the batch.
         num_requeued: questions that were sampled again because the weights that had sampled them were too old.
+        weight_lag: updates between the oldest weights that sampled any of them and those that are trained.
     """
 
     questions: list[SampledQuestion]
@@ -35,6 +37,7 @@ class Batch:
     num_dropped: int
     num_given_up: int
     num_requeued: int
+    weight_lag: int
 
 
 class QuestionStream:
@@ -66,16 +69,17 @@ class QuestionStream:
         self._num_requeued = rounds = 0
         self._ask_until(self.next_number + (1 + settings.max_weight_lag) * settings.questions_per_batch)
         asked = batch = self.take(settings.questions_per_batch, conditions)
-        while rounds < settings.max_resample_rounds and not all(s.stats.has_signal for s in batch):
-            kept = [s for s in batch if s.stats.has_signal]
+        while rounds < settings.max_resample_rounds and not all(has_signal(s.tree) for s in batch):
+            kept = [s for s in batch if has_signal(s.tree)]
             fresh = self.take(settings.questions_per_batch - len(kept), conditions)
             batch, asked, rounds = kept + fresh, asked + fresh, rounds + 1
-        trained = [s for s in batch if s.stats.has_signal] if settings.max_resample_rounds else batch
+        trained = [s for s in batch if has_signal(s.tree)] if settings.max_resample_rounds else batch
         trained = trained or batch
         given_up = self._dispatcher.take_missing()
         if not trained:
             raise RuntimeError(f"No question of the batch could be sampled. Last cause: {[*given_up.values()][-1]}")
-        return Batch(trained, asked, rounds, len(batch) - len(trained), len(given_up), self._num_requeued)
+        lag = max(weight_lag(s, conditions.weight_version) for s in asked)
+        return Batch(trained, asked, rounds, len(batch) - len(trained), len(given_up), self._num_requeued, lag)
 
     def restart_from(self, number: int) -> None:
         """Drops the questions in flight; question `number` is the next."""
@@ -108,5 +112,5 @@ class QuestionStream:
 
 def weight_lag(question: SampledQuestion, version: int | None) -> int:
     """The updates between the oldest weights that sampled a question and `version`; 0 if either is not known."""
-    oldest = question.stats.oldest_weights
+    oldest = oldest_weights(question.tree)
     return 0 if oldest is None or version is None else version - oldest

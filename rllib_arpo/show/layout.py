@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from rllib_arpo.record.read import Question, Trajectory
+from rllib_arpo.core.figures import longest_path
+from rllib_arpo.core.tree import QuestionTree, Trajectory
 
 #: Pixels: the prompt's box, the box of a turn, the gap behind it with the tool's mark, the ending, a line.
 PROMPT_WIDTH, TURN_WIDTH, GAP, END_WIDTH, LINE = 84, 120, 52, 250, 58
@@ -31,19 +32,18 @@ class TreeDrawing:
         return PROMPT_WIDTH + GAP + depth * (TURN_WIDTH + GAP)
 
 
-def tree_layout(question: Question) -> TreeDrawing:
+def tree_layout(tree: QuestionTree) -> TreeDrawing:
     """A fork's line is below its parent's, and above those of forks from earlier turns, so that no edges cross."""
     children: dict[str | None, list[Trajectory]] = {}
-    for trajectory in question.trajectories:
-        children.setdefault(trajectory.row["parent"], []).append(trajectory)
+    for trajectory in tree.trajectories:
+        children.setdefault(trajectory.parent, []).append(trajectory)
     order: list[str] = []
     waiting = list(reversed(children.get(None, [])))
     while waiting:
         trajectory = waiting.pop()
         order.append(trajectory.agent_id)
         forks = children.get(trajectory.agent_id, [])
-        latest_first = sorted(forks, key=lambda fork: fork.row["inherited_turns"], reverse=True)
+        latest_first = sorted(forks, key=lambda fork: fork.num_inherited_turns, reverse=True)
         waiting += reversed(latest_first)
-    deepest = max((trajectory.depth_at_end() for trajectory in question.trajectories), default=0)
-    width = PROMPT_WIDTH + GAP + deepest * (TURN_WIDTH + GAP) + END_WIDTH
+    width = PROMPT_WIDTH + GAP + longest_path(tree) * (TURN_WIDTH + GAP) + END_WIDTH
     return TreeDrawing({agent_id: line for line, agent_id in enumerate(order)}, width, len(order) * LINE)

@@ -12,7 +12,10 @@ from typing import Any
 
 import jinja2
 
-from rllib_arpo.record.read import Question, RecordFile, Row, Trajectory, questions, record_files
+from rllib_arpo.core import figures
+from rllib_arpo.core.tree import Trajectory
+from rllib_arpo.record.question import PlacedTurn, RecordedQuestion
+from rllib_arpo.record.read import RecordFile, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.schema import EVALUATION
 from rllib_arpo.show import layout, shades, words
@@ -29,30 +32,27 @@ class Panel:
     """A question as its part of a page needs it; `prefix` makes the page's ids unique."""
 
     prefix: str
-    question: Question
+    question: RecordedQuestion
     layout: TreeDrawing
     lines: Sequence[Trajectory]
 
-    def turn_id(self, agent_id: str, turn: int) -> str:
-        return f"{self.prefix}turn-{agent_id}-{turn}"
+    def turn_id(self, placed: PlacedTurn) -> str:
+        return f"{self.prefix}turn-{placed.trajectory.agent_id}-{placed.own}"
 
-    def node_id(self, agent_id: str, turn: int) -> str:
-        return f"{self.prefix}node-{agent_id}-{turn}"
+    def node_id(self, placed: PlacedTurn) -> str:
+        return f"{self.prefix}node-{placed.trajectory.agent_id}-{placed.own}"
 
     def fork_parent_x(self, trajectory: Trajectory) -> int:
         """The point at which the edge to a fork leaves its parent's line: at the mark of the tool."""
-        return self.layout.x(trajectory.row["inherited_turns"]) - layout.GAP // 2
+        return self.layout.x(trajectory.num_inherited_turns) - layout.GAP // 2
 
-    def label(self, turn: Row, trajectory: Trajectory) -> str:
+    def label(self, placed: PlacedTurn) -> str:
         """The words of a screen reader for a turn."""
-        parts = [f"Trajectory {trajectory.agent_id}, turn {turn['depth'] + 1}: {words.tokens(len(turn['token_ids']))}"]
-        if turn["delta"] is not None:
-            parts.append(words.decision(turn, trajectory, self.question).rstrip("."))
-        if called := words.call(turn):
-            parts.append(called)
-        if where := words.new_context(turn):
-            parts.append(where)
-        return "; ".join(parts)
+        place, turn = f"Trajectory {placed.trajectory.agent_id}, turn {placed.depth + 1}", placed.turn
+        parts = [f"{place}: {words.tokens(len(turn.token_ids))}"]
+        if turn.decision is not None:
+            parts.append(words.decision(placed).rstrip("."))
+        return "; ".join([*parts, *filter(None, [words.call(placed), words.new_context(placed)])])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +60,23 @@ class Entry:
     """A line of the index."""
 
     href: str
-    question: Question
+    question: RecordedQuestion
 
     def best(self) -> float:
-        return max(trajectory.row["reward"] for trajectory in self.question.trajectories)
+        return float(self.question.tree.returns().max())
 
     def mean(self) -> float:
-        rewards = [trajectory.row["reward"] for trajectory in self.question.trajectories]
-        return sum(rewards) / len(rewards)
+        return float(self.question.tree.returns().mean())
 
     def mean_delta(self) -> float | None:
-        deltas = [turn["delta"] for turn in self.question.turns() if turn["delta"] is not None]
+        deltas = [turn.decision.delta for turn in self.question.tree.turns() if turn.decision is not None]
         return sum(deltas) / len(deltas) if deltas else None
 
 
-def question_page(questions: Sequence[Question]) -> str:
+def question_page(questions: Sequence[RecordedQuestion]) -> str:
     """The page of a question, or of two records of the same question side by side."""
     panels = [panel(question, f"{chr(ord('a') + i)}-") for i, question in enumerate(questions)]
-    return _filled("question.html", title=questions[0].row["question_id"], panels=panels)
+    return _filled("question.html", title=questions[0].tree.question_id, panels=panels)
 
 
 def index_page(title: str, entries: Sequence[Entry]) -> str:
@@ -87,9 +86,9 @@ def index_page(title: str, entries: Sequence[Entry]) -> str:
         title=title,
         entries=entries,
         columns=INDEX_COLUMNS,
-        purposes=sorted({entry.question.row["purpose"] for entry in entries}, reverse=True),
-        stop_reasons=sorted({reason for entry in entries for reason in entry.question.stop_reasons()}),
-        tools=sorted({tool for entry in entries for tool in entry.question.tools()}),
+        purposes=sorted({entry.question.facts.purpose for entry in entries}, reverse=True),
+        stop_reasons=sorted({reason for entry in entries for reason in figures.stop_reasons(entry.question.tree)}),
+        tools=sorted({tool for entry in entries for tool in figures.tool_names(entry.question.tree)}),
     )
 
 
@@ -102,9 +101,8 @@ def plots_page(title: str, drawn: Sequence[Any]) -> str:
     return _filled("plots.html", title=title, drawn=drawn)
 
 
-def panel(question: Question, prefix: str) -> Panel:
-    drawn = tree_layout(question)
-    by_id = {trajectory.agent_id: trajectory for trajectory in question.trajectories}
+def panel(question: RecordedQuestion, prefix: str) -> Panel:
+    drawn, by_id = tree_layout(question.tree), question.tree.by_id()
     return Panel(
         prefix=prefix,
         question=question,
@@ -114,7 +112,7 @@ def panel(question: Question, prefix: str) -> Panel:
 
 
 def _filled(template: str, **values: Any) -> str:
-    shared = {"words": words, "shades": shades, "sizes": layout, "number": words.number}
+    shared = {"words": words, "figures": figures, "shades": shades, "sizes": layout, "number": words.number}
     return _environment().get_template(template).render(**values, **shared)
 
 
@@ -141,7 +139,7 @@ INDEX = "index.html"
 MAX_NAME_BYTES = 120
 
 
-def last_questions(place: str, question_id: str | None, limit: int) -> list[list[Question]]:
+def last_questions(place: str, question_id: str | None, limit: int) -> list[list[RecordedQuestion]]:
     """The last `limit` questions of a record, each alone in a list: trained ones with forks first, evaluations last.
 
     If there are more, at least half of them are not of evaluations, as far as the record has so many.
@@ -157,17 +155,17 @@ def last_questions(place: str, question_id: str | None, limit: int) -> list[list
     found = [*reversed(found), *reversed(evaluated[: limit - len(found)])]
     if not found:
         raise ValueError(_nothing(place, question_id))
-    return [[q] for q in sorted(found, key=lambda q: (q.row["purpose"] == EVALUATION, q.num_forks() == 0))]
+    return [[q] for q in sorted(found, key=lambda q: (q.facts.purpose == EVALUATION, not q.tree.forks()))]
 
 
-def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[list[Question]]:
+def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[list[RecordedQuestion]]:
     """Questions of both records, each as [the first one in `before`, the last one in `after`].
 
     Raises:
         ValueError: a record is missing, or the two have no such question in common.
     """
     first = {_name(question): question for question in _backwards(record_files(before), question_id)}
-    last: dict[str, Question] = {}
+    last: dict[str, RecordedQuestion] = {}
     for question in _backwards(record_files(after), question_id):
         last.setdefault(_name(question), question)
     common = [[question, last[name]] for name, question in first.items() if name in last]
@@ -177,7 +175,7 @@ def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[
     return common[:limit]
 
 
-def make_pages(title: str, shown: Iterable[Sequence[Question]]) -> Iterator[tuple[str, str]]:
+def make_pages(title: str, shown: Iterable[Sequence[RecordedQuestion]]) -> Iterator[tuple[str, str]]:
     """(name of the file, page) of each question (or pair); at last the index, if there are several."""
     entries: list[Entry] = []
     names: set[str] = set()
@@ -190,7 +188,7 @@ def make_pages(title: str, shown: Iterable[Sequence[Question]]) -> Iterator[tupl
         yield INDEX, index_page(title, entries)
 
 
-def write_pages(folder: Path, title: str, shown: Iterable[Sequence[Question]]) -> list[Path]:
+def write_pages(folder: Path, title: str, shown: Iterable[Sequence[RecordedQuestion]]) -> list[Path]:
     """Writes the pages; returns their paths, the index first."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -209,7 +207,7 @@ def tree_files(folder: Path, limit: int) -> dict[str, bytes]:
     """
     record = folder / RECORD_FOLDER
     trained, evaluated = (sorted(record.glob(f"{kind}-*.parquet")) for kind in ("iteration", "evaluation"))
-    groups: dict[str, list[list[Question]]] = {}
+    groups: dict[str, list[list[RecordedQuestion]]] = {}
     if trained:
         groups["last_iteration"] = last_questions(str(trained[-1]), None, limit)
     if len(evaluated) > 1:
@@ -223,13 +221,13 @@ def tree_files(folder: Path, limit: int) -> dict[str, bytes]:
     }
 
 
-def _backwards(files: Sequence[RecordFile], question_id: str | None) -> Iterator[Question]:
+def _backwards(files: Sequence[RecordFile], question_id: str | None) -> Iterator[RecordedQuestion]:
     for file in reversed(files):
         yield from reversed(list(questions(file, question_id)))
 
 
-def _name(question: Question) -> str:
-    return question.row["question_id"]
+def _name(question: RecordedQuestion) -> str:
+    return question.tree.question_id
 
 
 def _nothing(place: str, question_id: str | None) -> str:
@@ -239,12 +237,12 @@ def _nothing(place: str, question_id: str | None) -> str:
     return f"{place}: the record has no question {question_id!r}; its last one is {known!r}."
 
 
-def _file_name(group: Sequence[Question], taken: set[str]) -> str:
+def _file_name(group: Sequence[RecordedQuestion], taken: set[str]) -> str:
     """E.g. "evaluation-00008-catalogue_test_3_lamp.html"; of a pair, "compared-..."."""
-    row = group[0].row
-    kind = "compared" if len(group) > 1 else f"{row['purpose']}-{row['iteration']:05d}"
+    facts = group[0].facts
+    kind = "compared" if len(group) > 1 else f"{facts.purpose}-{facts.iteration:05d}"
     # The texts come from outside: a record may be anybody's.
-    slug = re.sub(r"[^\w.-]+", "_", f"{kind}-{row['question_id']}")
+    slug = re.sub(r"[^\w.-]+", "_", f"{kind}-{_name(group[0])}")
     stem = name = slug.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
     count = 1
     while f"{name}.html" in taken:

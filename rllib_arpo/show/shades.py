@@ -1,11 +1,11 @@
 """Entropies as shades: of tokens in a text, and of the strip of a turn."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rllib_arpo.record.read import Row
+from rllib_arpo.core.tree import Turn
+from rllib_arpo.record.texts import TurnText
 
 #: Nats: a token has shade i if i of these are not above its entropy. They are the same on every page.
 EDGES = (0.05, 0.2, 0.5, 0.9, 1.4, 2.0, 3.0)
@@ -35,15 +35,15 @@ def shade(entropy: float) -> int:
     return bisect_right(EDGES, entropy)
 
 
-def text_parts(turn: Row) -> list[TextPart]:
+def text_parts(turn: Turn, decoded: TurnText) -> list[TextPart]:
     """The text of a turn, a part for every token that has a shade; all other text in as few parts as possible."""
-    text, ends, entropies = turn["text"], turn["token_ends"], turn["entropies"]
+    text, ends = decoded.text, decoded.token_ends
     if text is None:
-        return [TextPart(" ".join(map(str, turn["token_ids"])))]
+        return [TextPart(" ".join(map(str, turn.token_ids)))]
     if ends is None:
         return [TextPart(text)]
     found, plain = [], 0
-    for begin, end, entropy in zip([0, *ends], ends, entropies, strict=False):
+    for begin, end, entropy in zip([0, *ends], ends, turn.entropies.tolist(), strict=False):
         if end > begin and shade(entropy):
             if begin > plain:
                 found.append(TextPart(text[plain:begin]))
@@ -54,10 +54,10 @@ def text_parts(turn: Row) -> list[TextPart]:
     return found
 
 
-def strip(turn: Row) -> list[StripPart]:
+def strip(turn: Turn) -> list[StripPart]:
     """The mean entropies along a turn; what was not recorded has no part."""
-    entropies: Sequence[float] = turn["entropies"]
-    total, count = len(turn["token_ids"]), len(entropies)
+    entropies = turn.entropies.tolist()
+    total, count = len(turn.token_ids), len(entropies)
     parts = min(count, max(1, round(MAX_PARTS * count / total))) if count else 0
     edges = [round(i * count / parts) for i in range(parts + 1)] if parts else []
     return [

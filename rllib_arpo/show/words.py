@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from rllib_arpo.core.branching import rule_in_words
-from rllib_arpo.record.read import Question, Row, Trajectory
+from rllib_arpo.core.tree import ForkDecision, Trajectory
+from rllib_arpo.record.question import PlacedTurn, RecordedQuestion
 from rllib_arpo.record.schema import BENCHMARK, FAILED, TRAINING
 
 _TIMES = {0: "not forked", 1: "forked once", 2: "forked twice"}
@@ -19,9 +20,9 @@ def tokens(count: int) -> str:
     return "1 token" if count == 1 else f"{count} tokens"
 
 
-def name_of(question: Question) -> str:
+def name_of(question: RecordedQuestion) -> str:
     """E.g. "evaluation after 8 updates"."""
-    return name_of_stage(question.row["purpose"], question.row["iteration"])
+    return name_of_stage(question.facts.purpose, question.facts.iteration)
 
 
 def name_of_stage(purpose: str, iteration: int) -> str:
@@ -36,82 +37,82 @@ def name_of_stage(purpose: str, iteration: int) -> str:
 
 def origin(trajectory: Trajectory) -> str:
     """The place at which a trajectory begins."""
-    row = trajectory.row
-    if row["parent"] is not None:
-        return f"forked from {row['parent']} after turn {row['inherited_turns']}"
-    return "a top-up from the prompt" if row["topped_up"] else "from the prompt"
+    if trajectory.parent is not None:
+        return f"forked from {trajectory.parent} after turn {trajectory.num_inherited_turns}"
+    return "a top-up from the prompt" if trajectory.topped_up else "from the prompt"
 
 
-def ending(trajectory: Trajectory) -> str:
+def ending(question: RecordedQuestion, trajectory: Trajectory) -> str:
     """The ending and the earnings of a trajectory: "answer, reward +1.00, A +0.87"."""
-    row = trajectory.row
-    parts = [row["stop_reason"].replace("_", " ")]
-    if not row["counts"]:
+    parts = [trajectory.stop_reason.replace("_", " ")]
+    if not trajectory.counts:
         return f"{parts[0]}, masked"
-    parts.append(f"reward {number(row['reward'])}")
-    if row["advantage"] is not None:
-        parts.append(f"A {number(row['advantage'])}")
+    parts.append(f"reward {number(question.tree.return_of(trajectory.agent_id))}")
+    if (advantage := question.advantage(trajectory)) is not None:
+        parts.append(f"A {number(advantage)}")
     return ", ".join(parts)
 
 
-def call(turn: Row) -> str:
+def call(placed: PlacedTurn) -> str:
     """The tool call of a turn: "search: ok, 0.50 s"; empty without one."""
-    if turn["tool"] is None:
-        return ""
-    return f"{turn['tool'] or 'a tool'}: {turn['tool_status']}, {turn['tool_seconds']:.2f} s"
+    made = placed.turn.tool_call
+    return "" if made is None else f"{made.name or 'a tool'}: {made.status}, {made.latency_s:.2f} s"
 
 
-def new_context(turn: Row) -> str:
+def new_context(placed: PlacedTurn) -> str:
     """What the model read after a turn, if that was a new context; otherwise empty."""
-    return f"a new context of {tokens(turn['tool_output_tokens'])}" if turn["new_context"] else ""
+    turn = placed.turn
+    return f"a new context of {tokens(len(turn.observation))}" if turn.new_context else ""
 
 
-def advantages(turn: Row) -> str:
+def advantages(placed: PlacedTurn) -> str:
     """The advantages of a turn's tokens; empty if the question was not trained."""
-    if turn["leaves"] is None:
+    own = placed.advantages
+    if own is None:
         return ""
-    if not turn["leaves"]:
+    if not own.leaves:
         return "No trajectory that counts passes this turn."
-    positive, negative = (turn[name] / turn["weight"] for name in ("soft_positive", "soft_negative"))
-    leaves = "1 leaf" if turn["leaves"] == 1 else f"{turn['leaves']} leaves"
+    leaves = "1 leaf" if own.leaves == 1 else f"{own.leaves} leaves"
     return (
-        f"Advantage of its tokens, {leaves} below: soft {number(positive)} and {number(negative)} (means of the "
-        f"positive and the negative parts), hard {number(turn['hard_advantage'])}."
+        f"Advantage of its tokens, {leaves} below: soft {number(own.soft_positive / own.weight)} and "
+        f"{number(own.soft_negative / own.weight)} (means of the positive and the negative parts), hard "
+        f"{number(own.hard_advantage)}."
     )
 
 
-def decision(turn: Row, trajectory: Trajectory, question: Question) -> str:
+def decision(placed: PlacedTurn) -> str:
     """The decision at the node before a turn, and its reason: "dH = +0.21, forks at every node: forked once, ..."."""
-    if turn["delta"] is None:
-        return _undecided(turn, trajectory, question)
-    rise = f"dH = {number(turn['delta'])}"
-    budget = question.fork_budget()
-    if trajectory.row["topped_up"]:
+    decided, settings = placed.turn.decision, placed.question.settings
+    if decided is None:
+        return _undecided(placed)
+    rise = f"dH = {number(decided.delta)}"
+    budget = placed.question.fork_budget()
+    if placed.trajectory.topped_up:
         return f"{rise}: not decided, since a top-up is not forked."
     if not budget:
         return f"{rise}: not decided, since this question has no forks."
-    if not turn["eligible"]:
+    if not decided.eligible:
         reasons = f"no fork of {budget} was left, a fork was refused, or the question ended first"
         return f"{rise}: not decided: {reasons}."
-    children = turn["children"]
-    forked = _TIMES.get(children, f"forked {children} times")
-    return f"{_reason(turn, rise, question.settings)}: {forked}, {turn['budget'] - children} of {budget} left."
+    forked = _TIMES.get(decided.children, f"forked {decided.children} times")
+    return f"{_reason(decided, settings)}: {forked}, {decided.budget - decided.children} of {budget} left."
 
 
-def _undecided(turn: Row, trajectory: Trajectory, question: Question) -> str:
-    if turn["depth"] == 0:
+def _undecided(placed: PlacedTurn) -> str:
+    if placed.depth == 0:
         return "The prompt precedes this turn: there is nothing to decide."
-    if turn["turn"] == 0:
-        parent = question.trajectory(trajectory.row["parent"])
-        if parent.depth_at_end() <= turn["depth"]:
+    if placed.own == 0:
+        parent = placed.question.tree.by_id()[placed.trajectory.parent or ""]
+        if parent.num_path_turns <= placed.depth:
             return f"This trajectory was forked here; {parent.agent_id} was cut off in the turn that decided it."
         return f"This trajectory was forked here; the decision stands at the turn of {parent.agent_id}."
     return "The node before this turn was not examined."
 
 
-def _reason(turn: Row, rise: str, settings: Mapping[str, Any]) -> str:
-    if turn["probability"] is not None:
+def _reason(decided: ForkDecision, settings: Mapping[str, Any]) -> str:
+    rise = f"dH = {number(decided.delta)}"
+    if decided.probability is not None:
         alpha, beta = settings["branch_base_probability"], settings["branch_entropy_weight"]
         penalty = " with the penalty for forks in a row" if settings["consecutive_fork_penalty"] else ""
-        rise += f", P = {number(turn['probability'], '.3f')} (from {alpha:g} + {beta:g} dH{penalty})"
+        rise += f", P = {number(decided.probability, '.3f')} (from {alpha:g} + {beta:g} dH{penalty})"
     return f"{rise}, forks {rule_in_words(settings)}"

@@ -17,6 +17,7 @@ from ray.rllib.utils.metrics import (
 )
 
 from rllib_arpo.core.results import number_at
+from rllib_arpo.rollout.metric_table import ROLLOUT_METRICS
 from rllib_arpo.terminal import WARNING_FORMAT, open_terminal, printable, say, say_once
 
 #: Key of a result: what was to be told since the result before, by number. Tune's loggers take no lists of words.
@@ -27,6 +28,8 @@ MAX_MESSAGES = 50
 ROLLOUT_TIMER, UPDATE_TIMER, SYNC_TIMER = "rollout", "update", "sync"
 #: Their labels on the line.
 TIMER_LABELS = {ROLLOUT_TIMER: "roll", UPDATE_TIMER: "upd", SYNC_TIMER: "sync"}
+#: The metrics on the line: name -> label and format.
+SHOWN = {metric.name: metric.console for metric in ROLLOUT_METRICS if metric.console}
 MISSING = "-"
 
 
@@ -34,11 +37,16 @@ class ConsoleCallback(tune.Callback):
     """Prints the lines of a run in the driver: `tune.run("ARPO", config=config, callbacks=[ConsoleCallback()])`."""
 
     def on_trial_result(self, *, result: dict[str, Any], **_info: Any) -> None:
-        for message in result.get(MESSAGES, {}).values():
-            say_once(message)
-        if EVALUATION_RESULTS in result:
-            say(evaluation_line(result[EVALUATION_RESULTS]))
-        say(training_line(result))
+        say_result(result)
+
+
+def say_result(result: Mapping[str, Any]) -> None:
+    """Says what an iteration's result tells: warnings, each once in a run, its evaluation, and its line."""
+    for message in result.get(MESSAGES, {}).values():
+        say_once(message)
+    if EVALUATION_RESULTS in result:
+        say(evaluation_line(result[EVALUATION_RESULTS]))
+    say(training_line(result))
 
 
 class Messages(logging.Handler):
@@ -83,19 +91,14 @@ class TakesMessages:
 def training_line(result: Mapping[str, Any]) -> str:
     """E.g. "iter   12  reward  0.412  acc 0.38  tools 1.9  dH +0.031  forks  6.2  roll 12.3 upd 8.1 sync 0.3 s".
 
-    The mean reward and the accuracy per trajectory, tool calls per trajectory, the rise dH of the entropy after a
-    tool response (normalised), forks per question, and the seconds of rollout, update and weight sync. Missing values,
-    and values that are not numbers, appear as "-".
+    The metrics that are declared for it (`Metric.console`), and the seconds of rollout, update and weight sync. Missing
+    values, and values that are not numbers, appear as "-".
     """
     seconds = " ".join(f"{label} {_seconds(number_at(result, TIMERS, key))}" for key, label in TIMER_LABELS.items())
     return "  ".join(
         [
             f"iter {_format(number_at(result, TRAINING_ITERATION), '4.0f')}",
-            f"reward {_rollout(result, EPISODE_RETURN_MEAN, '6.3f')}",
-            f"acc {_rollout(result, 'accuracy', '4.2f')}",
-            f"tools {_rollout(result, 'tool_calls_per_trajectory', '3.1f')}",
-            f"dH {_rollout(result, 'entropy/delta', '+6.3f')}",
-            f"forks {_rollout(result, 'forks_per_question', '4.1f')}",
+            *(f"{label} {_rollout(result, name, spec)}" for name, (label, spec) in SHOWN.items()),
             f"{seconds} s",
         ]
     )

@@ -9,8 +9,9 @@ import numpy as np
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS
 
+from rllib_arpo.core.figures import ExaminedNode, examined_nodes
 from rllib_arpo.envs.protocols.prompts import load_tokenizer
-from rllib_arpo.rollout.metrics import NodeStats, nested
+from rllib_arpo.rollout.metric_table import nested
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo import ARPO
@@ -31,8 +32,8 @@ class DecisiveResponses(RLlibCallback):
     - `decisive/auc`: how often dH is larger at a decisive node than at another one (0.5: it tells nothing);
     - `decisive/fork_share`: share of the forked trajectories that begin at a decisive node.
 
-    The first five cover only nodes of trajectories from the prompt, like the metrics of dH in `rollout/metrics.py`,
-    since forks start where the entropy is high. The last one covers all forks.
+    The first five cover only nodes of trajectories from the prompt, as the metrics of dH do
+    (`rollout/metric_table.py`), since forks start where the entropy is high. The last one covers all forks.
     """
 
     def is_decisive(self, response: str) -> bool:
@@ -42,13 +43,13 @@ class DecisiveResponses(RLlibCallback):
     def on_train_result(self, *, algorithm: ARPO, result: dict[str, Any], **_kwargs: Any) -> None:
         tokenizer = load_tokenizer(algorithm.config.model_name_or_path)
         metrics = mean_decisiveness(
-            (question.stats.nodes for question in algorithm.last_sampled),
+            (examined_nodes(question.tree, question.entropy_window) for question in algorithm.last_sampled),
             lambda response: self.is_decisive(tokenizer.decode(response)),
         )
         result.setdefault(ENV_RUNNER_RESULTS, {}).update(nested(metrics))
 
 
-def mean_decisiveness(questions: Iterable[Sequence[NodeStats]], is_decisive: IsDecisive) -> dict[str, float]:
+def mean_decisiveness(questions: Iterable[Sequence[ExaminedNode]], is_decisive: IsDecisive) -> dict[str, float]:
     """Each metric of `decisiveness`, its mean over the questions that have it."""
     values: dict[str, list[float]] = {}
     for nodes in questions:
@@ -57,9 +58,9 @@ def mean_decisiveness(questions: Iterable[Sequence[NodeStats]], is_decisive: IsD
     return {name: float(np.mean(found)) for name, found in values.items()}
 
 
-def decisiveness(nodes: Sequence[NodeStats], is_decisive: IsDecisive) -> dict[str, float]:
+def decisiveness(nodes: Sequence[ExaminedNode], is_decisive: IsDecisive) -> dict[str, float]:
     """The metrics of one question, without those that its nodes do not determine."""
-    kinds: dict[bool, list[NodeStats]] = {True: [], False: []}
+    kinds: dict[bool, list[ExaminedNode]] = {True: [], False: []}
     for node in nodes:
         kinds[is_decisive(node.response)].append(node)
     decisive, other = kinds[True], kinds[False]
@@ -69,7 +70,7 @@ def decisiveness(nodes: Sequence[NodeStats], is_decisive: IsDecisive) -> dict[st
     return metrics
 
 
-def _rises(decisive: Sequence[NodeStats], other: Sequence[NodeStats]) -> dict[str, float]:
+def _rises(decisive: Sequence[ExaminedNode], other: Sequence[ExaminedNode]) -> dict[str, float]:
     """The metrics of dH, for the nodes of trajectories from the prompt."""
     from scipy.stats import mannwhitneyu
 
@@ -86,5 +87,5 @@ def _rises(decisive: Sequence[NodeStats], other: Sequence[NodeStats]) -> dict[st
     return metrics
 
 
-def _num_children(nodes: Iterable[NodeStats]) -> int:
+def _num_children(nodes: Iterable[ExaminedNode]) -> int:
     return sum(node.decision.children for node in nodes)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rllib_arpo.core.branching import reads_p, rules_with
+from rllib_arpo.core.figures import ExaminedNode, has_signal
 from rllib_arpo.core.intervals import estimate_all
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
-
-if TYPE_CHECKING:
-    from rllib_arpo.rollout.metrics import NodeStats, QuestionStats
+from rllib_arpo.core.tree import QuestionTree
 
 #: From this sampled accuracy on there is little left to learn.
 NEARLY_SOLVED = 0.95
@@ -22,7 +20,7 @@ MIN_HEADROOM = 0.1
 MIN_SPREAD = 0.001
 
 
-def first_batch_line(stats: Sequence[QuestionStats]) -> str:
+def first_batch_line(trees: Sequence[QuestionTree], nodes: Sequence[ExaminedNode]) -> str:
     """E.g. "sampled     accuracy 0.167  pass@2 0.333  any of M 0.667  with signal 0.500  forked 0.31  6 questions".
 
     Accuracy and pass@k are of the trajectories that began at the prompt, top-ups left out, since a fork shares the
@@ -30,47 +28,52 @@ def first_batch_line(stats: Sequence[QuestionStats]) -> str:
     right trajectory, forks included; "with signal" that of the questions with returns that differ; "forked" that of the
     tool responses that were decided. Without forks the line leaves out "any of M" and "forked".
     """
-    k = min(len(question.initial_accuracies) for question in stats)
-    decided = _decided(stats)
+    k = min(len(_initial_accuracies(tree)) for tree in trees)
+    decided = _decided(nodes)
     return "  ".join(
         [
-            f"sampled     accuracy {sampled_accuracy(stats):5.3f}",
-            f"pass@{k} {np.mean([_pass_at(question, k) for question in stats]):5.3f}",
-            *([f"any of M {np.mean(_solved(stats)):5.3f}"] if _has_more_than_roots(stats) else []),
-            f"with signal {np.mean([question.has_signal for question in stats]):5.3f}",
+            f"sampled     accuracy {sampled_accuracy(trees):5.3f}",
+            f"pass@{k} {np.mean([_pass_at(tree, k) for tree in trees]):5.3f}",
+            *([f"any of M {np.mean(_solved(trees)):5.3f}"] if _has_more_than_roots(trees) else []),
+            f"with signal {np.mean([has_signal(tree) for tree in trees]):5.3f}",
             *([f"forked {np.mean([node.decision.children > 0 for node in decided]):4.2f}"] if decided else []),
-            f"{len(stats)} question{'s' * (len(stats) > 1)}",
+            f"{len(trees)} question{'s' * (len(trees) > 1)}",
         ]
     )
 
 
-def sampled_accuracy(stats: Sequence[QuestionStats]) -> float:
+def sampled_accuracy(trees: Sequence[QuestionTree]) -> float:
     """The mean over questions, of the trajectories that began at the prompt."""
-    return float(np.mean([np.mean(question.initial_accuracies) for question in stats]))
+    return float(np.mean([np.mean(_initial_accuracies(tree)) for tree in trees]))
 
 
 def first_batch_warnings(
-    stats: Sequence[QuestionStats], greedy: float | None, branching: str, no_signal: str
+    trees: Sequence[QuestionTree],
+    nodes: Sequence[ExaminedNode],
+    greedy: float | None,
+    branching: str,
+    no_signal: str,
 ) -> Iterator[str]:
     """At most one sentence about the updates, and one about the forks, where they have nothing to work with.
 
     Args:
+        nodes: those of the trees that were examined.
         greedy: the accuracy of the evaluation before training; None: there was none.
         branching: the name of the fork rule.
         no_signal: the likely cause if no question has a signal, and what to do.
     """
-    solved = estimate_all({"": _solved(stats).astype(float)})[""]
-    if not any(question.has_signal for question in stats):
+    solved = estimate_all({"": _solved(trees).astype(float)})[""]
+    if not any(has_signal(tree) for tree in trees):
         yield f"No question of the first batch has returns that differ, so that nothing is learned: {no_signal}."
-    elif not any(accuracy > 0 for question in stats for accuracy in question.accuracies) and _most(stats) <= 0:
-        count = sum(len(question.accuracies) for question in stats)
+    elif not any(accuracy > 0 for tree in trees for accuracy in _accuracies(tree)) and _most(trees) <= 0:
+        count = sum(len(tree.trajectories) for tree in trees)
         yield (
             f"None of the {count} trajectories of the first batch is right, so that at most the format can be learned: "
             "cold-start the model, or ask easier questions."
         )
-    elif sampled_accuracy(stats) >= NEARLY_SOLVED:
+    elif sampled_accuracy(trees) >= NEARLY_SOLVED:
         yield (
-            f"The sampled accuracy of the first batch is {sampled_accuracy(stats):.2f}, so that little can be learned: "
+            f"The sampled accuracy of the first batch is {sampled_accuracy(trees):.2f}, so that little can be learned: "
             "ask harder questions."
         )
     elif greedy is not None and solved.high is not None and solved.high < greedy + MIN_HEADROOM:
@@ -79,15 +82,15 @@ def first_batch_warnings(
             f"solves {greedy:.2f} of the evaluation, so that there is little to find: sample more rollouts, or ask "
             "harder questions."
         )
-    if branching != "never" and _has_more_than_roots(stats):
-        yield from _fork_warnings(stats, branching)
+    if branching != "never" and _has_more_than_roots(trees):
+        yield from _fork_warnings(trees, nodes, branching)
 
 
-def _fork_warnings(stats: Sequence[QuestionStats], branching: str) -> Iterator[str]:
+def _fork_warnings(trees: Sequence[QuestionTree], nodes: Sequence[ExaminedNode], branching: str) -> Iterator[str]:
     """More forks than the entropy can choose is a warning of every iteration (`IterationLog.forks`)."""
-    decided = _decided(stats)
-    entropies = [node.entropy for question in stats for node in question.nodes if node.on_policy]
-    if not any(question.nodes or question.forks for question in stats):
+    decided = _decided(nodes)
+    entropies = [node.entropy for node in nodes if node.on_policy]
+    if not (nodes or any(tree.forks() for tree in trees)):
         yield "No trajectory of the first batch goes on after a tool's response, so that nothing forks."
     elif not (decided and entropies and reads_p(branching)):
         # The environment may have refused the first fork, and roots may be cut off.
@@ -97,30 +100,39 @@ def _fork_warnings(stats: Sequence[QuestionStats], branching: str) -> Iterator[s
             f"The entropy hardly differs between tool responses (by {spread:.1g} nats from the 10 % to the 90 % "
             "quantile), so that it cannot choose forks: look at temperature and entropy_window."
         )
-    elif branching in rules_with("branch_threshold") and not any(question.forks for question in stats):
+    elif branching in rules_with("branch_threshold") and not any(tree.forks() for tree in trees):
         yield (
             f"None of the {len(decided)} tool responses of the first batch forks: branch_threshold is too high; with "
             '"auto" it follows dH from now on.'
         )
 
 
-def _decided(stats: Sequence[QuestionStats]) -> list[NodeStats]:
-    return [node for question in stats for node in question.nodes if node.decision.eligible]
+def _decided(nodes: Sequence[ExaminedNode]) -> list[ExaminedNode]:
+    return [node for node in nodes if node.decision.eligible]
 
 
-def _has_more_than_roots(stats: Sequence[QuestionStats]) -> bool:
-    return any(len(question.accuracies) > question.num_initial_rollouts for question in stats)
+def _has_more_than_roots(trees: Sequence[QuestionTree]) -> bool:
+    return any(len(tree.trajectories) > len(tree.initial()) for tree in trees)
 
 
-def _pass_at(question: QuestionStats, k: int) -> float:
-    return pass_at_k(len(question.initial_accuracies), sum(map(is_correct, question.initial_accuracies)), k)
+def _accuracies(tree: QuestionTree) -> list[float]:
+    return [trajectory.accuracy for trajectory in tree.trajectories]
 
 
-def _solved(stats: Sequence[QuestionStats]) -> np.ndarray:
+def _initial_accuracies(tree: QuestionTree) -> list[float]:
+    return [trajectory.accuracy for trajectory in tree.initial()]
+
+
+def _pass_at(tree: QuestionTree, k: int) -> float:
+    accuracies = _initial_accuracies(tree)
+    return pass_at_k(len(accuracies), sum(map(is_correct, accuracies)), k)
+
+
+def _solved(trees: Sequence[QuestionTree]) -> np.ndarray:
     """[Q], whether any trajectory of the question is right."""
-    return np.array([any(map(is_correct, question.accuracies)) for question in stats])
+    return np.array([any(map(is_correct, _accuracies(tree))) for tree in trees])
 
 
-def _most(stats: Sequence[QuestionStats]) -> float:
+def _most(trees: Sequence[QuestionTree]) -> float:
     """The largest return. Own environments may pay for right trajectories without telling an accuracy."""
-    return max(reward for question in stats for reward in question.rewards)
+    return max(float(earned) for tree in trees for earned in tree.returns())

@@ -9,27 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ray.rllib.core import DEFAULT_MODULE_ID
-from ray.rllib.utils.metrics import (
-    ENV_RUNNER_RESULTS,
-    EPISODE_LEN_MAX,
-    EPISODE_LEN_MEAN,
-    EPISODE_LEN_MIN,
-    EPISODE_RETURN_MAX,
-    EPISODE_RETURN_MIN,
-    LEARNER_RESULTS,
-    NUM_ENV_STEPS_SAMPLED,
-    NUM_ENV_STEPS_SAMPLED_LIFETIME,
-    NUM_EPISODES,
-    NUM_EPISODES_LIFETIME,
-    NUM_MODULE_STEPS_SAMPLED,
-    NUM_MODULE_STEPS_SAMPLED_LIFETIME,
-)
+from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo.core.branching import AUTO, rules_with
-from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason
-from rllib_arpo.learner.metrics import GUARD_LIMITS, alarms
+from rllib_arpo.core.figures import examined_nodes
+from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason, Trajectory
+from rllib_arpo.learner.metrics import GUARD_LIMITS, NUM_ALARMS, alarms
 from rllib_arpo.rollout.messages import SampledQuestion
+from rllib_arpo.rollout.metric_table import BATCH_METRICS, ROLLOUT_METRICS
 from rllib_arpo.tracking.first_batch import first_batch_line, first_batch_warnings
 
 if TYPE_CHECKING:
@@ -37,10 +25,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rllib_arpo")
 
-#: Under `env_runners/`: what was made since the run began; RLlib has no counters for them.
-TOOL_CALLS_LIFETIME, GENERATED_TOKENS_LIFETIME = "tool_calls_executed_lifetime", "generated_tokens_lifetime"
-#: Under `learners/default_policy/`: how many guards (`learner/metrics.py`) have crossed their limits.
-NUM_ALARMS = "num_alarms"
+#: How RLlib reduces the metrics below `env_runners`.
+REDUCTIONS = {metric.name: metric.reduce for table in (ROLLOUT_METRICS, BATCH_METRICS) for metric in table}
 #: Endings that are faults of a tool or an environment.
 ENDED_IN_ERROR = (StopReason.ERROR, StopReason.BROKEN_TOOL)
 #: Iterations in a row without a signal after which a run warns.
@@ -60,7 +46,7 @@ class IterationLog:
 
     def batch(self, sampled: Sequence[SampledQuestion], metrics: Mapping[str, float], config: ARPOConfig) -> None:
         """All that is logged and told of the questions that were sampled for an update, and of their `metrics`."""
-        self.rollout(sampled, metrics)
+        self.rollout(metrics)
         self.forks(metrics.get("fork_rate", 0.0), config.branching, config.branch_threshold)
         self.errors(sampled, config.max_error_share)
 
@@ -77,31 +63,19 @@ class IterationLog:
             evaluated: the questions of an evaluation of these weights, if there was one.
             tell: takes a line for the terminal.
         """
-        stats = [question.stats for question in sampled]
-        tell(first_batch_line(stats))
-        accuracies = [accuracy for question in evaluated for accuracy in question.stats.accuracies]
+        trees = [question.tree for question in sampled]
+        nodes = [node for question in sampled for node in examined_nodes(question.tree, question.entropy_window)]
+        tell(first_batch_line(trees, nodes))
+        accuracies = [trajectory.accuracy for trajectory in _trajectories(evaluated)]
         greedy = sum(accuracies) / len(accuracies) if accuracies else None
-        for warning in first_batch_warnings(stats, greedy, branching, _why_no_signal(sampled)):
+        for warning in first_batch_warnings(trees, nodes, greedy, branching, _why_no_signal(sampled)):
             logger.warning("%s", warning)
 
-    def rollout(self, sampled: Sequence[SampledQuestion], metrics: Mapping[str, float]) -> None:
-        """Args: `metrics`: those of the rollout of `sampled`, "group/name" -> value."""
+    def rollout(self, metrics: Mapping[str, float]) -> None:
+        """Args: `metrics`: "group/name" -> value."""
         for name, value in metrics.items():
-            self._metrics.log_value((ENV_RUNNER_RESULTS, *name.split("/")), value, reduce="mean", window=1)
-        for name, value in rllibs_own(sampled).items():
-            self._metrics.log_value((ENV_RUNNER_RESULTS, name), value, reduce="mean", window=1)
-        turns = sum(s.stats.num_turns for s in sampled)
-        module_steps = NUM_MODULE_STEPS_SAMPLED, DEFAULT_MODULE_ID
-        for key, value in (((NUM_ENV_STEPS_SAMPLED,), turns), ((NUM_EPISODES,), len(sampled)), (module_steps, turns)):
-            self._metrics.log_value((ENV_RUNNER_RESULTS, *key), value, reduce="sum")
-        for key, value in (
-            ((NUM_ENV_STEPS_SAMPLED_LIFETIME,), turns),
-            ((NUM_MODULE_STEPS_SAMPLED_LIFETIME, DEFAULT_MODULE_ID), turns),
-            ((NUM_EPISODES_LIFETIME,), len(sampled)),
-            ((TOOL_CALLS_LIFETIME,), metrics["tool_calls_executed"]),
-            ((GENERATED_TOKENS_LIFETIME,), metrics["generated_tokens"]),
-        ):
-            self._metrics.log_value((ENV_RUNNER_RESULTS, *key), value, reduce="lifetime_sum")
+            key, reduce = (ENV_RUNNER_RESULTS, *name.split("/")), REDUCTIONS.get(name, "mean")
+            self._metrics.log_value(key, value, reduce=reduce, window=1 if reduce == "mean" else None)
 
     def errors(self, sampled: Sequence[SampledQuestion], max_share: float = 1.0) -> None:
         """Tells of what environments and tools raised, once for each kind of error and tool.
@@ -116,7 +90,7 @@ class IterationLog:
                     metric = "forks_refused" if error.refused_fork else "stop/error"
                     logger.warning("%s, %s. %s (%s).", question.ref, error, end, metric)
 
-        reasons = Counter(reason for question in sampled for reason in question.stats.stop_reasons)
+        reasons = Counter(trajectory.stop_reason for trajectory in _trajectories(sampled))
         share = sum(reasons[reason] for reason in ENDED_IN_ERROR) / max(reasons.total(), 1)
         if share > max_share:
             raised = [error for question in sampled for error in question.errors]
@@ -154,7 +128,7 @@ class IterationLog:
         for name in found.keys() - self._alarms:
             logger.warning("%s", found[name])
         self._alarms = set(found)
-        self._metrics.log_value((*learner, NUM_ALARMS), len(found), window=1)
+        self._metrics.log_value((*learner, NUM_ALARMS.name), NUM_ALARMS.of(found), window=1)
 
     def _is_new(self, *what: object) -> bool:
         is_new = what not in self._told
@@ -164,26 +138,17 @@ class IterationLog:
 
 def _why_no_signal(sampled: Sequence[SampledQuestion]) -> str:
     """The likely cause, and what to do."""
-    stats = [question.stats for question in sampled]
-    [(reason, count)] = Counter(reason for one in stats for reason in one.stop_reasons).most_common(1)
-    formats = [valid for one in stats for valid in one.formats_valid]
-    if reason in MASKED_STOP_REASONS and count > len(formats) / 2:
+    trajectories = _trajectories(sampled)
+    [(reason, count)] = Counter(trajectory.stop_reason for trajectory in trajectories).most_common(1)
+    half = len(trajectories) / 2
+    if reason in MASKED_STOP_REASONS and count > half:
         return f"most trajectories are masked (stop/{reason})"
-    if sum(formats) < len(formats) / 2:
+    if sum(trajectory.format_valid for trajectory in trajectories) < half:
         return f"most break the format (stop/{reason}): cold-start the model, or give it examples or more tokens"
-    if sum(accuracy for one in stats for accuracy in one.accuracies) > len(formats) / 2:
+    if sum(trajectory.accuracy for trajectory in trajectories) > half:
         return "the questions are too easy: ask others, or set max_resample_rounds"
     return "the questions are too hard or the policy has collapsed: ask easier ones, sample more rollouts, or lower lr"
 
 
-def rllibs_own(sampled: Sequence[SampledQuestion]) -> dict[str, float]:
-    """Metrics of RLlib's users: returns of trajectories, and the turns on the longest path of each question."""
-    returns = [reward for s in sampled for reward in s.stats.rewards]
-    lengths = [len(s.episode) for s in sampled]
-    return {
-        EPISODE_RETURN_MIN: min(returns),
-        EPISODE_RETURN_MAX: max(returns),
-        EPISODE_LEN_MIN: min(lengths),
-        EPISODE_LEN_MEAN: sum(lengths) / len(lengths),
-        EPISODE_LEN_MAX: max(lengths),
-    }
+def _trajectories(sampled: Sequence[SampledQuestion]) -> list[Trajectory]:
+    return [trajectory for question in sampled for trajectory in question.tree.trajectories]

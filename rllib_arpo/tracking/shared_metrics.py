@@ -19,7 +19,7 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from ray.tune.result import AUTO_RESULT_KEYS
 
 from rllib_arpo.envs.errors import ContractError
-from rllib_arpo.rollout.metrics import OWN_NAMES
+from rllib_arpo.rollout.metric_table import OWN_NAMES
 from rllib_arpo.tracking.console import MESSAGES
 
 #: Names and groups of a result that ARPO, RLlib and Tune fill alone; so are `OWN_NAMES` in `env_runners`.

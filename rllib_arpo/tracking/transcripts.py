@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
-from rllib_arpo.record.read import Question, RecordFile, questions, record_files
+from rllib_arpo.record.question import RecordedQuestion
+from rllib_arpo.record.read import RecordFile, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER, trial_folder
 from rllib_arpo.record.schema import EVALUATION
 from rllib_arpo.show import words
@@ -52,15 +53,15 @@ def say_before_and_after(results: ResultGrid) -> None:
         path = short_path(files[0].path)
         say(f"\nThe run ended before its first evaluation in training; the one before it is in {path}")
         return
-    before, after = ({q.row["question_id"]: q for q in questions(file)} for file in (files[0], files[-1]))
+    before, after = ({q.tree.question_id: q for q in questions(file)} for file in (files[0], files[-1]))
     both = [name for name in before if name in after]
     improved = (name for name in both if _accuracy(before[name]) < _accuracy(after[name]))
     shown = next(improved, next(iter(both)))
-    say(f"\nHeld-out question {shown}: {last_lines(before[shown].row['prompt'] or '')}")
+    say(f"\nHeld-out question {shown}: {last_lines(before[shown].prompt_text or '')}")
     for name, answers in (("before", before), ("after", after)):
-        row = answers[shown].trajectories[0].row
-        response = _response(answers[shown])
-        say(f"\n--- {name} training: reward {row['reward']:g}, ended by {row['stop_reason']}\n{response}")
+        tree, response = answers[shown].tree, _response(answers[shown])
+        reward, reason = tree.returns()[0], tree.trajectories[0].stop_reason
+        say(f"\n--- {name} training: reward {reward:g}, ended by {reason}\n{response}")
     accuracies = [sum(map(_accuracy, found.values())) / len(found) for found in (before, after)]
     say(
         f"\nGreedy accuracy on {len(before)} held-out questions: {accuracies[0]:.3f} before, {accuracies[1]:.3f} after."
@@ -68,17 +69,17 @@ def say_before_and_after(results: ResultGrid) -> None:
     say(f"All transcripts: rllib-arpo show {short_path(trial)}")
 
 
-def _accuracy(question: Question) -> float:
+def _accuracy(question: RecordedQuestion) -> float:
     """Of the first trajectory."""
-    return question.trajectories[0].row["accuracy"]
+    return question.tree.trajectories[0].accuracy
 
 
-def _response(question: Question) -> str:
+def _response(question: RecordedQuestion) -> str:
     """The text of model and tools in the first trajectory."""
     pieces: list[str] = []
-    for turn in question.trajectories[0].turns:
-        new_context = words.new_context(turn)
-        pieces += [turn["text"] or "", f"\n[{new_context}]\n" if new_context else "", turn["tool_output"] or ""]
+    for placed in question.turns_of(question.tree.trajectories[0]):
+        begun = words.new_context(placed)
+        pieces += [placed.text.text or "", f"\n[{begun}]\n" if begun else "", placed.text.tool_output or ""]
     return "".join(pieces)
 
 

@@ -45,11 +45,7 @@ def _check_evaluation(config: AlgorithmConfig) -> None:
         raise ValueError(f"{OF_EVALUATION}{error}") from error
 
 
-def _check_model(name: str | None, max_context_tokens: int) -> None:
-    if not name:
-        raise ValueError("model_name_or_path is required: call .language_model(model_name_or_path=...).")
-    if not isinstance(name, str):
-        raise ValueError(f"model_name_or_path={name!r}: must be a text.")
+def _check_model(name: str, max_context_tokens: int) -> None:
     limit = getattr(_model_config(name), "max_position_embeddings", None)
     if limit is not None and max_context_tokens > limit:
         raise ValueError(f"max_context_tokens={max_context_tokens}: the model {name!r} reads at most {limit} tokens.")

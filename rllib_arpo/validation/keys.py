@@ -12,8 +12,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 
 from rllib_arpo.core.branching import AUTO, looks_back
-from rllib_arpo.learner.metrics import GUARD_LIMITS
-from rllib_arpo.options.option import (
+from rllib_arpo.options.option import Reader
+from rllib_arpo.options.rules import (
     NOT_NEGATIVE,
     POSITIVE,
     SWITCH,
@@ -25,7 +25,7 @@ from rllib_arpo.options.option import (
     shown,
     takes,
 )
-from rllib_arpo.options.tables import OPTIONS, TRAINING
+from rllib_arpo.options.tables import OPTIONS
 
 
 def _is_learning_rate(value: Any) -> bool:
@@ -206,22 +206,16 @@ _PRIVATE = {
     "_train_batch_size_per_learner", "_env_to_module_connector", "_module_to_env_connector", "_learner_connector",
     "_learner_class", "_model_config", "_rl_module_spec",
 }  # fmt: skip
-#: Options that only the driver reads, from the configuration of training, or that learners and all engines share.
-_ONLY_IN_TRAINING = {
-    "max_weight_lag", "entropy_baseline_questions", "branch_share", "record_share",
-    "weight_sync", "sleep_level", "lora",
+#: All keys that `evaluation_config` may only repeat.
+UNREAD_IN_EVALUATION = {
+    *USED_IN_TRAINING, *(name for name, option in OPTIONS.items() if option.reader in (Reader.TRAINING, Reader.SHARED)),
 }  # fmt: skip
 #: Options that an evaluation without forks does not read.
-UNREAD_WITHOUT_FORKS = (
-    "branch_width", "branch_threshold", "branch_base_probability", "branch_entropy_weight", "random_fork_probability",
-    "consecutive_fork_penalty", "pre_monitoring_sensitivity", "budget_allocation",
-)  # fmt: skip
-#: Options that greedy decoding does not read, and the value, if there is one, that states what it does.
-UNREAD_IF_GREEDY = dict.fromkeys(("temperature", *UNREAD_WITHOUT_FORKS)) | {
-    "branching": "never", "num_rollouts": 1, "num_initial_rollouts": 1
-}  # fmt: skip
-#: All keys that `evaluation_config` may only repeat.
-UNREAD_IN_EVALUATION = USED_IN_TRAINING.keys() | TRAINING.keys() | _ONLY_IN_TRAINING
+UNREAD_WITHOUT_FORKS = {name for name, option in OPTIONS.items() if option.reader is Reader.FORKS}
+#: Options that greedy decoding does not read, and the value, if there is one, that says what it does.
+UNREAD_IF_GREEDY = {
+    name: option.greedy for name, option in OPTIONS.items() if option.reader in (Reader.SAMPLING, Reader.FORKS)
+}
 
 
 def keyword(key: str) -> str:
@@ -283,10 +277,6 @@ def _check_values(
             _check_unchanged(config, key, name, value, default)
         elif (rule := rules[key]) is not None:
             rule.check(name, value)
-    for metric, limit in values.get("guards", {}).items():
-        one_of(*GUARD_LIMITS).check(f"{where}guards", metric)
-        if limit is not None:
-            POSITIVE.check(f"{where}guards[{metric!r}]", limit)
 
 
 def _check_unchanged(config: AlgorithmConfig, key: str, name: str, value: Any, default: Any) -> None:

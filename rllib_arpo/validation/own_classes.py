@@ -11,7 +11,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils import force_list
 
-from rllib_arpo.options.option import POSITIVE, at_least, shown
+from rllib_arpo.options.rules import POSITIVE, at_least, shown
 from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
 from rllib_arpo.validation.keys import did_you_mean
 from rllib_arpo.weights import transfer_backend
@@ -98,8 +98,6 @@ def check_lora(config: AlgorithmConfig) -> None:
     lora = config.lora
     if lora is None:
         return
-    if not isinstance(lora, dict):
-        raise ValueError(f"lora={lora!r}: must be None or a dict of keywords of peft.LoraConfig.")
     if transfer_backend(config.weight_sync):
         raise ValueError(f"weight_sync={config.weight_sync!r}: sends whole weights; with lora use 'in_process_reload'.")
     _check_keywords(lora)

@@ -65,7 +65,7 @@ def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys, of_lo
     ("arguments", "complaint"),
     [
         (["--fsdp"], "fsdp splits the model over processes, and there is one: start the command by `accelerate launch"),
-        (["--lora-rank", "0"], "lora_rank=0: must be an integer >= 1."),
+        (["--lora-rank", "0"], "lora_rank=0: must be an integer >= 1, or None."),
         (["--epochs", "0"], "epochs=0.0: must be a finite number > 0."),
         (["--lr", "nan"], "lr=nan: must be a finite number > 0."),
         (["--warmup", "-3"], "warmup=-3.0: must be a finite number >= 0."),

@@ -66,7 +66,6 @@ class Made:
         monkeypatch.setattr(doctor.ctypes, "CDLL", load)
         monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _path: SimpleNamespace(free=self.free))
         monkeypatch.setattr(doctor, "_bubblewrap", lambda: "/usr/bin/bwrap")
-        monkeypatch.setattr(doctor, "check_browser", lambda: "/usr/bin/chromium")
         checks = machine_checks(memory)
         return {check.name: report([check]).replace(f"  {check.name}  ", "  ", 1) for check in checks}
 
@@ -151,6 +150,6 @@ def test_this_machine(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"ok       Python           {platform.python_version()}"
     assert [line.split()[1] for line in lines] == [
-        "Python", "ray", "torch", "transformers", "vllm", "GPUs", "shared", "bubblewrap", "Chromium", "libnuma",
+        "Python", "ray", "torch", "transformers", "vllm", "GPUs", "shared", "bubblewrap", "libnuma",
         "disk", "disk", "models", "model",
     ]  # fmt: skip

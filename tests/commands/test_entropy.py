@@ -92,18 +92,19 @@ def slow(made) -> list[dict]:
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
     rows = []
     for question in recorded(folder):
-        for sample in question.trajectories:
-            prefix = list(question.row["prompt_ids"])
-            for turn in sample.turns:
-                slow = []
-                for token in turn["token_ids"]:
+        for sample in question.tree.trajectories:
+            prefix = question.tree.prompt.tolist()
+            for placed in question.turns_of(sample):
+                turn, slow = placed.turn, []
+                for token in turn.token_ids.tolist():
                     with torch.no_grad():
                         logits = model(torch.tensor([prefix])).logits[0, -1].double() / TEMPERATURE
                     p = torch.softmax(logits, dim=-1).tolist()
                     slow.append(-sum(q * math.log(q) for q in p if q > 0))
                     prefix.append(token)
-                prefix += turn["tool_output_ids"] or []
-                rows.append({**turn, "slow": slow})
+                prefix += turn.observation.tolist()
+                own = {"number": question.facts.number, "agent_id": sample.agent_id, "depth": placed.depth}
+                rows.append({**own, "after_tool": placed.after_tool, "entropies": turn.entropies, "slow": slow})
     return rows
 
 
@@ -133,7 +134,7 @@ def test_the_samples_call_the_tool(slow):
     assert len({(row["number"], row["agent_id"]) for row in slow}) == NUM_QUESTIONS * NUM_SAMPLES
     assert sum(map(after_tools, slow)) >= 6
     assert {row["after_tool"] for row in slow} == {None, "python"}
-    assert all(row["token_ids"] for row in slow)
+    assert all(row["slow"] for row in slow)
 
 
 @pytest.mark.slow

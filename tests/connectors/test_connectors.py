@@ -33,16 +33,16 @@ from rllib_arpo.core.columns import (
 )
 from rllib_arpo.core.tree import StopReason, TreeLayout, TreeNode
 from rllib_arpo.learner.training_data import RewardStatistics
-from rllib_arpo.rollout.episodes import tree_to_episode
+from rllib_arpo.rollout.episodes import TreeEpisode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid
 
 QUESTION = make_tree(
     [1, 2],
     [
         make_trajectory("0", [make_turn([10, 11], [90], log_prob=-0.5), make_turn([12])], reward=1.0),
+        make_trajectory("0.0", [make_turn([13, 14, 15], log_prob=-2.0)], num_inherited_turns=1),
         make_trajectory("1", [make_turn([20])], reward=1.0),
         make_trajectory("2", [make_turn([30])], stop_reason=StopReason.DEADLINE),
-        make_trajectory("0.0", [make_turn([13, 14, 15], log_prob=-2.0)], num_inherited_turns=1),
     ],
 )
 
@@ -65,7 +65,7 @@ def pipeline(**overrides) -> LearnerConnectorPipeline:
 def run(**overrides):
     # The statistics of a larger batch.
     shared = {REWARD_STATISTICS: RewardStatistics(mean=0.5, std=2.0 - 1e-6)}
-    return pipeline(**overrides)(rl_module=None, episodes=[tree_to_episode(QUESTION)], shared_data=shared)
+    return pipeline(**overrides)(rl_module=None, episodes=[TreeEpisode(QUESTION)], shared_data=shared)
 
 
 def test_the_steps_and_those_that_an_option_adds():
@@ -81,8 +81,7 @@ def test_the_steps_and_those_that_an_option_adds():
 
 def test_from_episodes_to_packed_trees():
     batch = run()
-    # In logical order, whatever the order of appearance.
-    assert [t.agent_id for t in batch[TREES][0].trajectories] == ["0", "0.0", "1", "2"]
+    assert batch[TREES] == [QUESTION]
     nodes = (TreeNode(0, 0, -1, 0, 2), TreeNode(0, 1, 0, 0, 1), TreeNode(1, 0, 0, 1, 2), TreeNode(2, 0, -1, 2, 3))
     assert batch[LAYOUTS] == [TreeLayout(nodes, leaves=(0, 1, 2))]
     [packed] = batch[PACKED_TREES]
@@ -121,7 +120,7 @@ def test_rewards_to_go():
     """Of two roots with the same return, one is paid at its first turn and the other at its second."""
     early = make_trajectory("0", [*paid([make_turn([2], [3])], 1.0), make_turn([4])])
     late = make_trajectory("1", [make_turn([5], [3]), make_turn([6])], reward=1.0)
-    episode = tree_to_episode(make_tree([1], [early, late]))
+    episode = TreeEpisode(make_tree([1], [early, late]))
     [packed] = pipeline(returns="to_go")(rl_module=None, episodes=[episode])[PACKED_TREES]
     # At the first turns both have all before them; at the second one has earned 1 and the other will.
     np.testing.assert_allclose(packed.a_pos + packed.a_neg, [0, 0, 0, -0.5, 0, 0, 0.5], atol=1e-9)

@@ -1,12 +1,15 @@
 """Connectors of users run on the driver, before it plans the update; ARPO refuses results that do not fit."""
 
+import copy
+
 import pytest
 from ray.rllib.connectors.connector_v2 import ConnectorV2
+from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
-from rllib_arpo.rollout.episodes import tree_to_episode
+from rllib_arpo.rollout.episodes import TreeEpisode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 
@@ -17,7 +20,7 @@ def episode(name: str, *rewards: float):
         for i, reward in enumerate(rewards)
     ]
     fork = make_trajectory("0.0", [make_turn([5])], num_inherited_turns=1)
-    return tree_to_episode(make_tree([9], [*trajectories, fork], name))
+    return TreeEpisode(make_tree([9], [*trajectories, fork], name))
 
 
 class Piece(ConnectorV2):
@@ -62,6 +65,19 @@ def test_shaped_rewards_are_those_of_the_statistics():
     assert plan(shape, [question]).statistics.mean == pytest.approx((1.0 + 5.0 + 0.0) / 3)
 
 
+def test_a_copy_may_replace_its_original():
+    def replaced(episodes):
+        episodes[:] = map(copy.deepcopy, episodes)
+        shape(episodes)
+
+    def shape(episodes):
+        episodes[0].agent_episodes["1"].rewards[-1] = 5.0
+
+    question = episode("a", 1.0, 0.0)
+    assert plan(replaced, [question]).statistics.mean == pytest.approx((1.0 + 5.0 + 0.0) / 3)
+    assert question.tree.return_of("1") == 0.0
+
+
 def test_a_dropped_trajectory_is_neither_in_the_denominator_nor_in_the_statistics():
     def drop(episodes):
         del episodes[0].agent_episodes["1"]
@@ -93,6 +109,12 @@ def test_what_does_not_fit_is_refused():
     spoilt = r"^learner_connector: Piece left a reward of question 'a', trajectory 1, that must be a finite"
     with pytest.raises(ValueError, match=spoilt):
         plan(spoil, [episode("a", 1.0, 0.0)])
+
+    def remake(episodes):
+        episodes[0] = MultiAgentEpisode.from_state(episodes[0].get_state())
+
+    with pytest.raises(ValueError, match=r"^learner_connector: Piece made a MultiAgentEpisode: change ARPO's episodes"):
+        plan(remake, [episode("a", 1.0, 0.0)])
     with pytest.raises(ValueError, match=r"^learner_connector: Piece writes \['advantages'\] into the batch"):
         plan(lambda _: {"advantages": 1}, [episode("a", 1.0, 0.0)])
 

@@ -16,14 +16,13 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.envs.worlds import Call, Turn
+from rllib_arpo.envs.worlds import Call, WholeTurn
 from tests.core.test_credit import by_node
 from tests.docs.pages import PAGES, README, REPOSITORY, Snippet, name_of, snippets
 from tests.helpers.api_agents import trunk_of
@@ -56,7 +55,7 @@ def hub(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory) -> Path:
-    from rllib_arpo.envs.retrieval.build_index import build_folder
+    from rllib_arpo.envs.retrieval.index import build_folder
 
     folder = tmp_path_factory.mktemp("index")
     (folder / "wiki.jsonl").write_text(json.dumps({"title": "Oslo", "text": "The capital of Norway."}))
@@ -133,8 +132,6 @@ def namespace_of(page: Path) -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", [page for page in PAGES if snippets(page, "python")], ids=name_of)
 def test_python_snippets_run(page, desk, record, ray_cluster):
-    if page.name == "own.md":
-        pytest.importorskip("reasoning_gym")
     namespace = namespace_of(page)
     for snippet in snippets(page, "python"):
         run(snippet, namespace)
@@ -151,7 +148,7 @@ def test_the_calculator_answers_a_wrong_call(desk):
     async def played():
         play = trunk_of(importlib.import_module("calculator").calculator)
         await play.ready()
-        reply = await play.say(Turn("", Call("add", {"a": "1", "b": "2"})))
+        reply = await play.say(WholeTurn("", Call("add", {"a": "1", "b": "2"})))
         await play.close()
         return [message["content"] for message in reply.messages]
 
@@ -210,11 +207,11 @@ def record(desk, model_folder) -> None:
     """The record of an evaluation after 12 updates, in the current folder."""
     from rllib_arpo.record.recorder import TreeRecorder
     from rllib_arpo.record.tables import RecordSettings
-    from rllib_arpo.rollout.episodes import tree_to_episode
-    from rllib_arpo.rollout.messages import QuestionRef
+    from rllib_arpo.rollout.episodes import TreeEpisode
+    from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion
     from tests.record.trees import TREE
 
     config = ARPOConfig().language_model(model_name_or_path=model_folder).debugging(seed=5)
     recorder = TreeRecorder(RecordSettings.from_config(config), lambda: desk)
-    recorder.evaluation(12, [SimpleNamespace(ref=QuestionRef(0), number=0, episode=tree_to_episode(TREE), seconds=1.0)])
+    recorder.evaluation(12, [SampledQuestion(QuestionRef(0), TreeEpisode(TREE))])
     recorder.close()

@@ -63,11 +63,10 @@ def sample(engine_and_thread, seed: int, slowness: float, num_envs: int, **chang
 
 
 def _tree(question) -> dict:
-    from rllib_arpo.rollout.episodes import episode_to_tree
 
     return {
         t.agent_id: (t.parent, t.num_inherited_turns, [turn.token_ids.tolist() for turn in t.turns])
-        for t in episode_to_tree(question.episode).trajectories
+        for t in question.tree.trajectories
     }
 
 

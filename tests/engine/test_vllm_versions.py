@@ -26,7 +26,6 @@ def test_a_version_is_accepted_or_refused_in_one_sentence(monkeypatch, version):
     monkeypatch.setattr(vllm_versions, "version", lambda build: {"vllm": version}[build])
     if version in ACCEPTED:
         vllm_versions.check_vllm_version()
-        assert vllm_versions.can_run_ahead() == (version != "0.26.0")
         return
     expected = f"engine='vllm': needs vLLM 0.32 or 0.33, or with torch 2.11 vLLM 0.26, and {version} is installed."
     # A process with another vLLM than the driver refuses it when it imports the engine.

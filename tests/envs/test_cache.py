@@ -1,4 +1,3 @@
-import json
 import multiprocessing
 import pickle
 import sqlite3
@@ -125,38 +124,29 @@ def test_a_file_that_may_not_be_written_is_read(public_folder, folder_mode):
     as_ordinary_user(read_only_cache, str(path))
 
 
-@pytest.mark.parametrize("content", ['{"a": 1}', "{", '{"a": "\\ud800"}'])
-def test_a_wrong_json_file_adds_nothing(tmp_path, content):
-    file = tmp_path / "cache.json"
-    file.write_text(content)
-    cache = ResultCache(tmp_path / "cache.sqlite")
-    with pytest.raises(DataError, match=r"cache\.json"):
-        cache.import_json(file)
-    assert len(cache) == 0
-
-
 def test_json_files_are_imported_by_a_command(tmp_path, capsys):
-    one, two, wrong = (tmp_path / f"{name}.json" for name in ("one", "two", "wrong"))
-    one.write_text(json.dumps({"a": "1", "b": "2"}))
-    two.write_text(json.dumps({"b": "3"}))
-    wrong.write_text("[]")
     path = str(tmp_path / "cache.sqlite")
-    assert run_command("import-cache", [path, str(one), str(two)]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == f"{path}: 2 entries now."
+
+    def imported(*contents: str) -> tuple[int, str]:
+        files = [tmp_path / f"{i}.json" for i in range(len(contents))]
+        for file, content in zip(files, contents, strict=True):
+            file.write_text(content)
+        status = run_command("import-cache", [path, *map(str, files)])
+        told = capsys.readouterr()
+        return status, (told.out + told.err).splitlines()[-1].replace(str(file), "FILE")
+
+    assert imported('{"a": "1", "b": "2"}', '{"b": "3"}') == (0, f"{path}: 2 entries now.")
+    assert imported("[]") == (2, "error: FILE: the file must hold one JSON object of texts.")
+    for wrong in ('{"c": 1}', "{", '{"c": "\\ud800"}'):
+        status, told = imported(wrong)
+        assert status == 2 and told.startswith("error: FILE: ")
     assert dict(ResultCache(path).items()) == {"a": "1", "b": "3"}
-    assert run_command("import-cache", [path, str(wrong)]) == 2
-    assert capsys.readouterr().err == f"error: {wrong}: the file must hold one JSON object of texts.\n"
 
 
 def test_a_file_that_is_no_cache_is_named(tmp_path):
-    file = tmp_path / "cache.sqlite"
-    file.write_text("no database at all, but long enough to be taken for one" * 100)
-    with pytest.raises(DataError, match=r"cache\.sqlite: cannot be used as a cache"):
-        ResultCache(file)
-    other = tmp_path / "other.sqlite"
-    with sqlite3.connect(other) as connection:
+    (tmp_path / "text").write_text("no database at all, but long enough to be taken for one" * 100)
+    with sqlite3.connect(tmp_path / "other") as connection:
         connection.execute("CREATE TABLE results (name TEXT)")
-    with pytest.raises(DataError, match=r"other\.sqlite: cannot be used as a cache"):
-        ResultCache(other)
-    with pytest.raises(DataError, match=r"cannot be used as a cache"):
-        ResultCache(tmp_path / "no folder" / "cache.sqlite")
+    for name in ("text", "other", "no folder/cache"):
+        with pytest.raises(DataError, match=f"{name}: cannot be used as a cache"):
+            ResultCache(tmp_path / name)

@@ -5,8 +5,11 @@ import logging
 from dataclasses import fields
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
+from rllib_arpo.envs.env_config import ToolEnvConfig
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import TASKS, DatasetTask
 from rllib_arpo.envs.tasks.specs import SPECS, after_hashes, last_boxed
@@ -22,7 +25,7 @@ def real_file(name: str) -> Path:
 
 def test_every_data_set_has_a_layout_here():
     assert set(SPECS) == set(LAYOUTS)
-    assert set(TASKS) == {*SPECS, "arithmetic", "catalogue", "reasoning_gym", "seeds", "trails"}
+    assert set(TASKS) == {*SPECS, "arithmetic", "catalogue", "seeds", "trails"}
 
 
 @pytest.mark.parametrize("ending", WRITERS)
@@ -111,10 +114,42 @@ def test_worked_examples_are_those_of_the_questions_ability(tmp_path):
 
 
 def test_no_key_of_a_task_is_a_key_of_the_environment():
-    from rllib_arpo.envs.env_config import ToolEnvConfig
-
     own = {f.name for f in fields(ToolEnvConfig)}
     assert {f.name for task in TASKS.values() for f in fields(task)} & own == {"task"}
+
+
+def test_bad_lines_are_named_when_they_are_asked(tmp_path):
+    path = tmp_path / "lines.jsonl"
+    path.write_bytes(b'\n{"question": "Q?", "answer": "#### 1"}\n\n  \n{"question": \n\xff\xfe\n' + b"[" * 100_000)
+    task = DatasetTask(task="gsm8k", path=str(path), split="test")
+    assert task.num_questions == 4 and task.question(0).source == f"{path}, row 1"
+    for number, line in ((1, 4), (2, 5), (3, 6)):
+        with pytest.raises(DataError, match=rf"lines.jsonl, row {line}: not JSON \("):
+            task.question(number)
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "json"])
+def test_a_file_that_cannot_be_read_is_named(tmp_path, ending):
+    path = tmp_path / f"memory.{ending}"
+    path.symlink_to("/proc/self/mem")
+    with pytest.raises(DataError, match=rf"memory.{ending}: not readable \(.*Input/output error\)\.$"):
+        DatasetTask(task="gsm8k", path=str(path))
+
+
+def test_parquet_that_cannot_be_decoded_is_named(tmp_path):
+    path = tmp_path / "bytes.parquet"
+    texts = pyarrow.array([b"Q?", b"\xff"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"question": texts, "answer": ["#### 1"] * 2}), path)
+    with pytest.raises(DataError, match=r"bytes.parquet, row 1: not UTF-8 \("):
+        DatasetTask(task="gsm8k", path=str(path), split="test").question(1)
+    path = parquet(tmp_path / "damaged.parquet", [row("x" * 50)] * 8)
+    column = pyarrow.parquet.ParquetFile(path).metadata.row_group(0).column(1)
+    content = bytearray(Path(path).read_bytes())
+    begin = column.dictionary_page_offset or column.data_page_offset
+    content[begin : begin + column.total_compressed_size] = b"\xff" * column.total_compressed_size
+    Path(path).write_bytes(content)
+    with pytest.raises(DataError, match=r"damaged.parquet: not a readable parquet file"):
+        DatasetTask(task="parquet", path=path, split="test").question(5)
 
 
 @pytest.mark.parametrize(

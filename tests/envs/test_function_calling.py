@@ -1,6 +1,6 @@
 import asyncio
 import importlib.util
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,12 +12,10 @@ from rllib_arpo.envs.forkable_env import INFO_STEP
 from rllib_arpo.envs.protocols.function_calling import FunctionCallingProtocol, function_calling
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing
-from rllib_arpo.envs.question import Shot, ShotCall
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from tests.helpers.chat_templates import QWEN3, QWEN25, TEMPLATES, THINKING, calling_folder, merging_tokenizer
-from tests.helpers.models import byte_tokenizer
 
 RESULTS = {"lamp": "brass lamp: 12.\n\nold lamp: 7.", "empty": "", "é": '"quoted"\n'}
 HOSTILE = (
@@ -208,65 +206,3 @@ def test_how_calls_fail(make_env):
     env.reset()
     _, response, reward, info = step(env, '<tool_call>\n{"name": "python", "arguments": {"code": "1"}}\n</tool_call>')
     assert (len(response), reward, info.stop_reason) == (0, -1.0, StopReason.MALFORMED_CALL)
-
-
-def test_the_prompt_describes_the_tools(make_env):
-    env = make_env(QWEN25, max_context_tokens=8192)
-    assert env.stop == ("</tool_call>", EOS)
-    prompt = env.tokenizer.decode(env.reset()[0]["0"])
-    assert prompt.startswith("<|im_start|>system\nSolve the question step by step. Call one tool at a time")
-    schema = (
-        '{"type": "function", "function": {"name": "look_up", "description": "Finds what is known about a thing.", '
-        '"parameters": {"type": "object", "properties": {"thing": {"type": "string", "description": '
-        '"what to look up"}}, "required": ["thing"]}}}'
-    )
-    assert f"<tools>\n{schema}\n</tools>" in prompt
-    assert "<answer>" not in prompt and "<result>" not in prompt
-
-
-def test_a_worked_example_is_a_conversation(make_env):
-    protocol = make_env(QWEN25).protocol
-    shot = Shot("What is it?", (ShotCall("look_up", "lamp", "12", "I look."),), "12", thought="It is 12.")
-    assert protocol.example(shot) == [
-        {"role": "user", "content": "What is it?"},
-        message_of("lamp", "I look."),
-        {"role": "tool", "name": "look_up", "content": "12"},
-        {"role": "assistant", "content": "The final answer is \\boxed{12}."},
-    ]
-    assert protocol.example(replace(shot, calls=(ShotCall("search", "lamp", "12"),))) == [
-        {"role": "user", "content": "What is it?"},
-        {"role": "assistant", "content": "It is 12. The final answer is \\boxed{12}."},
-    ]
-
-
-@pytest.mark.parametrize("protocol", ["function_calling", "tags"])
-def test_without_tools_the_prompt_speaks_of_none(make_env, protocol):
-    env = make_env(QWEN25, tools={}, protocol=protocol)
-    prompt = env.tokenizer.decode(env.reset()[0]["0"])
-    for word in ("tool", "python", "search", "call", "<result>"):
-        assert word not in prompt.lower()
-    assert "\\boxed{...}" in prompt and "12 * 31 is 372, and 372 - 5 is 367." in prompt
-    assert "\\boxed{367}" in prompt
-
-
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
-        (None, "needs a chat template, and .* has none"),
-        (
-            "{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>{% endfor %}",
-            "no support for tools .*<tool_call>",
-        ),
-        ("{{ raise_exception('Never.') }}", r"fails \(Never.\)"),
-        ("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}", "does not end .* with a special token"),
-        (
-            QWEN25.replace("\n{{ message.content }}\n</tool_response>", "\n</tool_response>"),
-            "messages of the role 'tool'",
-        ),
-    ],
-)
-def test_a_template_without_support_is_refused(template, message):
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = template
-    with pytest.raises(ValueError, match=message):
-        function_calling({"look_up": LookUpTool()}, Chat(tokenizer))

@@ -24,7 +24,6 @@ from rllib_arpo.envs.rewards import judge, qa
 from rllib_arpo.envs.rewards.mathematics import accuracy, forms, formulas, text
 from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.support.texts import first_line, valid_unicode
-from rllib_arpo.envs.tasks.reasoning_gym import read_score
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.python import program
 from rllib_arpo.envs.tools.registry import TOOLS
@@ -34,7 +33,7 @@ from rllib_arpo.envs.web.addresses import MAX_URL_CHARS, AddressRule
 from rllib_arpo.envs.web.fetch import Fetched
 from rllib_arpo.envs.web.readable import Page, is_html
 from rllib_arpo.envs.worlds.functions import FunctionTool
-from rllib_arpo.envs.worlds.mcp_client import shown
+from rllib_arpo.envs.worlds.mcp_session import result_text
 from tests.helpers.models import byte_tokenizer
 
 #: The most that twice a text may take, as a multiple of the time of the text.
@@ -48,8 +47,8 @@ REFUSALS = (ToolError, ValueError, accuracy.NeedsAlgebra, httpx.InvalidURL)
 #: A reader is slow if every trial says so: caches and other processes disturb.
 TRIES = 5
 
-# Not tried, since a process reads the text and is ended at a limit of time: `web.reader` (HTML, robots.txt), SymPy
-# behind `mathematics.algebra.same`, the scorers of reasoning_gym, `answer_guard.checked`, programs of the Python tool.
+# Not tried, since a process reads the text and is ended at a limit of time: `web.reader` (HTML), SymPy
+# behind `mathematics.algebra.same`, programs of the Python tool.
 
 TOKENIZER = byte_tokenizer()
 CHAT = Chat(TOKENIZER)
@@ -72,7 +71,7 @@ def refuse(gold: str, answer: str) -> bool:
 
 
 def page(content_type: str, content: str) -> Fetched:
-    return Fetched("http://a.org", 200, "OK", (("content-type", content_type),), content.encode(errors="replace"))
+    return Fetched("http://a.org", content_type, content.encode(errors="replace"))
 
 
 def cookies(header: str) -> None:
@@ -104,7 +103,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "tool browse: address": AddressRule().check_url,
     "tool mcp": SCHEMA.read,
     "tool mcp: native": lambda s: SCHEMA.text_argument({"a": s}),
-    "tool mcp: result": lambda s: shown(SimpleNamespace(content=[SimpleNamespace(type="text", text=s)] * 2)),
+    "tool mcp: result": lambda s: result_text(SimpleNamespace(content=[SimpleNamespace(type="text", text=s)] * 2)),
     "web: kind of page": lambda s: is_html(page(s, s)),
     "web: page": lambda s: Page.from_json(Page("http://a.org", s, s).to_json()).shown(),
     "web: cookies": cookies,
@@ -122,7 +121,6 @@ READERS: dict[str, Callable[[str], object]] = {
     "math: formulas": formulas.formulas.__wrapped__,
     "judge: request": lambda s: judge._request("What?", ("Paris",), s),
     "judge: verdict": judge.read_verdict,
-    "reasoning_gym: score": read_score,
     "text: valid_unicode": valid_unicode,
     "text: first_line": lambda s: first_line(ValueError(s)),
 }
@@ -221,8 +219,9 @@ def test_twice_the_text_takes_at_most_twice_the_time(name, record_property):
     assert figure <= MOST, f"{name}: {shape}"
 
 
-def test_a_cubic_reader_is_found():
+def test_a_cubic_reader_is_found(monkeypatch):
     """The pattern for fences of before, on newlines."""
+    monkeypatch.setattr(f"{__name__}.TRIES", 1)
     fence = re.compile(r"```(?:python|py)?\s*\n(.*?)\n?\s*```", re.DOTALL)
     assert growth(lambda s: fence.fullmatch(s.strip()), ("```python", "\n", "x")) > MOST
 

@@ -4,7 +4,6 @@ import pytest
 from rllib_arpo.envs.protocols import PROTOCOLS, TagProtocol
 from rllib_arpo.envs.protocols.prompts import CUT, Chat
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing
-from rllib_arpo.envs.question import Shot, ShotCall
 from rllib_arpo.envs.tasks import ArithmeticTask, CatalogueTask
 from rllib_arpo.envs.tasks.shots import SHOTS
 from rllib_arpo.envs.tools import PythonTool
@@ -74,40 +73,6 @@ def test_a_further_tool_gets_its_tag():
     protocol = TagProtocol(tools=("python", "search", "browse"))
     assert protocol.parse("<browse> example.org </browse>") == CallRequest("browse", "example.org")
     assert protocol.stop == ("</python>", "</search>", "</browse>", "</answer>")
-
-
-def test_the_instruction_names_the_tools():
-    assert TagProtocol(available={"python": PythonTool()}).instruction().splitlines() == [
-        "Solve the question step by step. Write your reasoning between <think> and </think>.",
-        "To compute, write a program that prints its result: <python> code </python>.",
-        "A call is answered between <result> and </result>; never write these two tags yourself. You may call tools "
-        "several times, with a new thought before each call.",
-        "When you know the answer, write it once, in LaTeX: <answer> The final answer is \\boxed{...} </answer>.",
-    ]
-    assert TagProtocol().instruction().splitlines() == [
-        "Solve the question step by step. Write your reasoning between <think> and </think>.",
-        "When you know the answer, write it once, in LaTeX: <answer> The final answer is \\boxed{...} </answer>.",
-    ]
-
-
-SHOT = Shot(
-    "3 lamps?", (ShotCall("search", "lamp", "12"), ShotCall("python", "print(36)", "36", "Sum.")), "36", "3 * 12."
-)
-
-
-def test_a_worked_example():
-    both = TagProtocol(available={"python": PythonTool(), "search": PythonTool()})
-    assert both.example(SHOT) == [
-        {"role": "user", "content": "3 lamps?"},
-        {
-            "role": "assistant",
-            "content": "<search> lamp </search>\n<result> 12 </result>\n"
-            "<think> Sum. </think> <python> print(36) </python>\n<result> 36 </result>\n<answer> \\boxed{36} </answer>",
-        },
-    ]
-    for available in ({}, {"python": PythonTool()}):
-        shown = TagProtocol(available=available).example(SHOT)
-        assert shown[1]["content"] == "<think> 3 * 12. </think> <answer> \\boxed{36} </answer>"
 
 
 OF_TASKS = [task().question(0).shots for task in (CatalogueTask, ArithmeticTask)]

@@ -6,33 +6,27 @@ from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import DatasetTask
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Reply, World
-from tests.helpers.datasets import WRITERS, json_lines
+from tests.helpers.datasets import WRITERS
 
 MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Who?"}]
-
-
-@pytest.mark.parametrize("ending", WRITERS)
-def test_the_whole_row_is_what_a_world_begins_with(tmp_path, ending):
-    row = {"prompt": MESSAGES, "answers": ["A", "B"], "level": 3, "extra": {"key": [1, 2]}, "ability": "art"}
-    task = DatasetTask(task="rows", path=WRITERS[ending](tmp_path / f"r.{ending}", [row]), split="test")
-    question = task.question(0)
-    assert question.messages == (("system", "Be brief."), ("user", "Who?"))
-    assert (question.answers, question.ability, task.tools) == (("A", "B"), "qa", ())
-    assert (question.row, question.question_id) == (row, "r/0")
 
 
 @pytest.mark.parametrize(
     ("row", "messages", "answers", "ability"),
     [
+        ({"prompt": MESSAGES, "answers": ["A", "B"], "extra": {"key": [1, 2]}, "ability": "art"},
+         (("system", "Be brief."), ("user", "Who?")), ("A", "B"), "qa"),
         ({"prompt": "Who?", "answer": 3, "ability": "math"}, (("user", "Who?"),), ("3",), "math"),
-        ({"prompt": "Who?"}, (("user", "Who?"),), (), "qa"),
         ({"prompt": "Who?", "answer": ""}, (("user", "Who?"),), (), "qa"),
         ({"level": 3}, (), (), "qa"),
     ],
-)
-def test_prompt_and_answer_are_optional(tmp_path, row, messages, answers, ability):
-    question = DatasetTask(task="rows", path=json_lines(tmp_path / "r.jsonl", [row])).question(0)
+)  # fmt: skip
+@pytest.mark.parametrize("ending", WRITERS)
+def test_the_whole_row_is_what_a_world_begins_with(tmp_path, ending, row, messages, answers, ability):
+    task = DatasetTask(task="rows", path=WRITERS[ending](tmp_path / f"r.{ending}", [row]), split="test")
+    question = task.question(0)
     assert (question.messages, question.answers, question.ability) == (messages, answers, ability)
+    assert (question.row, question.question_id, task.tools) == (row, "r/0", ())
 
 
 class Echo(World):

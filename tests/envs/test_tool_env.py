@@ -86,47 +86,27 @@ def test_a_whole_trajectory_of_the_catalogue(make_tool_env, turn):
     assert (info.stop_reason, info.accuracy, info.format_valid) == (StopReason.ANSWER, 1.0, True)
 
 
-@pytest.mark.parametrize(
-    ("text", "reward", "reason"),
-    [
-        ("<answer> \\boxed{-1} </answer>", 0.0, StopReason.ANSWER),
-        ("<answer> 5 </answer>", -1.0, StopReason.ANSWER),
-        ("I do not know.<|im_end|>", -1.0, StopReason.NO_ANSWER),
-        ("<think> <search> lamp </search>", -1.0, StopReason.MALFORMED_CALL),
-    ],
-)
-def test_how_a_turn_ends_a_trajectory(begun, turn, text, reward, reason):
-    env = begun()
-    _, got, info, done = turn(env, "0", text)
-    assert (got, info.stop_reason, done) == (reward, reason, True)
-
-
 def test_a_fork_has_its_own_copy_of_the_tool_state(begun, turn, notebook):
     env = begun(tools=notebook, max_tool_calls=9)
-    prompt = text_of(env, env._prompt)
     turn(env, "0", note("a"))
-    first = "<note> a </note>\n<result> a </result>\n"
-    assert text_of(env, env.fork_agent("0", "0.0")) == prompt + first
-    turn(env, "0", note("b"))
-    second = first + "<note> b </note>\n<result> a b </result>\n"
-    assert text_of(env, env.fork_agent("0", "0.1")) == prompt + second
+    said = text_of(env, env._prompt) + "<note> a </note>\n<result> a </result>\n"
+    assert text_of(env, env.fork_agent("0", "0.0")) == said
+    assert turn(env, "0", note("b"))[0] == "\n<result> a b </result>\n"
     assert turn(env, "0.0", note("x"))[0] == "\n<result> a x </result>\n"
-    assert turn(env, "0.1", note("y"))[0] == "\n<result> a b y </result>\n"
-    nested = first + "<note> x </note>\n<result> a x </result>\n"
-    assert text_of(env, env.fork_agent("0.0", "0.0.0")) == prompt + nested
+    said += "<note> x </note>\n<result> a x </result>\n"
+    assert text_of(env, env.fork_agent("0.0", "0.0.0")) == said
     assert turn(env, "0.0", note("p"))[0] == "\n<result> a x p </result>\n"
     assert turn(env, "0.0.0", note("q"))[0] == "\n<result> a x q </result>\n"
-    assert turn(env, "0", note("d"))[0] == "\n<result> a b d </result>\n"
     env.add_agent("1")
     assert turn(env, "1", note("fresh"))[0] == "\n<result> fresh </result>\n"
+    with pytest.raises(ValueError, match=r"Agent '0.0' exists already"):
+        env.fork_agent("0", "0.0")
 
 
 def test_a_tool_has_a_limit_of_its_own_and_forks_inherit_its_count(begun, turn, notebook):
     env = begun(tools={**notebook, "python": {}}, max_tool_calls=4, max_calls_per_tool={"note": 2})
     turn(env, "0", note("a"))
     env.fork_agent("0", "0.0")
-    with pytest.raises(ValueError, match=r"Agent '0.0' exists already"):
-        env.fork_agent("0", "0.0")
     assert turn(env, "0", note("b"))[0] == "\n<result> a b </result>\n"
     refused = "\n<result> The limit of 2 calls of note is reached. You cannot use note any more. </result>\n"
     response, reward, info, done = turn(env, "0", note("c"))
@@ -139,63 +119,69 @@ def test_a_tool_has_a_limit_of_its_own_and_forks_inherit_its_count(begun, turn, 
     assert turn(env, "0", note("d"))[2].stop_reason == StopReason.TOOL_CALL_LIMIT
 
 
-def test_a_refusal_without_room_for_a_further_token_ends_the_trajectory(begun, turn, notebook):
-    env = begun(tools=notebook, max_calls_per_tool={"note": 1}, max_response_tokens=120)
-    turn(env, "0", note("a"))
-    response, reward, info, done = turn(env, "0", note("b"))
-    assert (response, reward, info.stop_reason, done) == ("", -1.0, StopReason.TOKEN_LIMIT, True)
-
-
-def test_a_broken_tool_ends_the_trajectory_and_no_other(begun, turn, notebook):
-    env = begun(num_roots=2, tools=notebook)
-    _, reward, info, done = turn(env, "0", note("broken"))
-    assert (reward, info.stop_reason, info.tool_call.name, done) == (0.0, StopReason.BROKEN_TOOL, "note", True)
-    assert turn(env, "1", note("a"))[3] is False
-
-
 async def broken_reward(path):
     raise BrokenToolError("the judge is away")
 
 
-def test_a_broken_reward_is_a_broken_tool(begun, turn):
-    env = begun(reward=f"{__name__}:broken_reward")
-    _, reward, info, _ = turn(env, "0", f"<answer> \\boxed{{{env.question.answers[0]}}} </answer>")
-    assert (reward, info.stop_reason, info.accuracy) == (0.0, StopReason.BROKEN_TOOL, 0.0)
+def test_a_broken_tool_or_reward_ends_the_trajectory_and_no_other(begun, turn, notebook):
+    env = begun(num_roots=3, tools=notebook, reward=broken_reward)
+    _, reward, info, done = turn(env, "0", note("broken"))
+    assert (reward, info.stop_reason, info.tool_call.name, done) == (0.0, StopReason.BROKEN_TOOL, "note", True)
+    _, reward, info, done = turn(env, "1", f"<answer> \\boxed{{{env.question.answers[0]}}} </answer>")
+    assert (reward, info.stop_reason, info.accuracy, done) == (0.0, StopReason.BROKEN_TOOL, 0.0, True)
+    assert turn(env, "2", note("a"))[3] is False
 
 
 @pytest.mark.parametrize(
-    ("limit", "text", "reason"),
+    ("limit", "text", "reward", "reason"),
     [
-        (10, "0123456789", StopReason.TOKEN_LIMIT),
-        (11, "0123456789", StopReason.NO_ANSWER),
-        (10, "<note> abc", StopReason.TOKEN_LIMIT),
+        (10, "0123456789", -1.0, StopReason.TOKEN_LIMIT),
+        (11, "0123456789", -1.0, StopReason.NO_ANSWER),
+        (10, "<note> abc", -1.0, StopReason.TOKEN_LIMIT),
         # The call has 17 tokens, its response 24: one more must fit.
-        (42, "<note> abc </note>", StopReason.TOKEN_LIMIT),
-        (43, "<note> abc </note>", None),
-        (29, "<answer> \\boxed{-1} </answer>", StopReason.ANSWER),
-        (28, "<answer> \\boxed{-1} </answer>", StopReason.TOKEN_LIMIT),
-        (22, "<answer> 84 </answer>", StopReason.ANSWER),
-        (21, "<answer> 84 </answer>", StopReason.TOKEN_LIMIT),
+        (42, "<note> abc </note>", -1.0, StopReason.TOKEN_LIMIT),
+        (43, "<note> abc </note>", 0.0, None),
+        (29, "<answer> \\boxed{-1} </answer>", 0.0, StopReason.ANSWER),
+        (28, "<answer> \\boxed{-1} </answer>", -1.0, StopReason.TOKEN_LIMIT),
+        (22, "<answer> 84 </answer>", -1.0, StopReason.ANSWER),
+        (21, "<answer> 84 </answer>", -1.0, StopReason.TOKEN_LIMIT),
+        (99, "I do not know.<|im_end|>", -1.0, StopReason.NO_ANSWER),
+        (99, "<think> <search> lamp </search>", -1.0, StopReason.MALFORMED_CALL),
     ],
 )
 @pytest.mark.parametrize("by_context", [False, True])
-def test_token_limits(begun, turn, notebook, limit, text, reason, by_context):
+def test_how_a_turn_ends_a_trajectory(begun, turn, notebook, limit, text, reward, reason, by_context):
     prompt_tokens = len(begun(tools=notebook)._prompt)
     limits = {"max_context_tokens": prompt_tokens + limit} if by_context else {"max_response_tokens": limit}
     env = begun(tools=notebook, **limits)
-    response, _, info, done = turn(env, "0", text)
-    assert (info.stop_reason, done) == (reason, reason is not None)
+    response, got, info, done = turn(env, "0", text)
+    assert (got, info.stop_reason, done) == (reward, reason, reason is not None)
     assert response == ("" if reason else "\n<result> abc </result>\n")
+    if done:
+        with pytest.raises(ValueError, match=r"^Agent '0' has ended\.$"):
+            turn(env, "0", "")
 
 
-def test_a_turn_that_fills_its_limit_is_at_a_token_limit(begun, turn):
-    env = begun(num_roots=2, max_turn_tokens=5)
-    assert turn(env, "0", "abcde")[2].stop_reason == StopReason.TOKEN_LIMIT
-    assert turn(env, "1", "abcd")[2].stop_reason == StopReason.NO_ANSWER
+@pytest.mark.parametrize(
+    ("limits", "texts", "reason"),
+    [
+        ({"max_turn_tokens": 5}, ["abcde"], StopReason.TOKEN_LIMIT),
+        ({"max_turn_tokens": 5}, ["abcd"], StopReason.NO_ANSWER),
+        # A refusal leaves no room for a further token.
+        ({"max_calls_per_tool": {"note": 1}, "max_response_tokens": 120}, [note("a"), note("b")],
+         StopReason.TOKEN_LIMIT),
+    ],
+)  # fmt: skip
+def test_other_limits(begun, turn, notebook, limits, texts, reason):
+    env = begun(tools=notebook, **limits)
+    for text in texts:
+        response, reward, info, done = turn(env, "0", text)
+    assert (response, reward, info.stop_reason, done) == ("", -1.0, reason, True)
 
 
 def test_a_plain_rllib_loop(make_tool_env):
     env = make_tool_env(task="arithmetic")
+    check_multiagent_environments(env)
     observations, infos = env.reset(seed=3, options={OPTION_NUM_ROOTS: 2})
     assert set(observations) == set(infos) == set(env.agents) == {"0", "1"}
 
@@ -212,10 +198,6 @@ def test_a_plain_rllib_loop(make_tool_env):
     assert rewards == {"0": 1.0}
     assert terminateds == {"0": True, "__all__": True}
     assert truncateds == {"0": False, "__all__": False}
-
-
-def test_rllibs_own_check_accepts_the_environment(make_tool_env):
-    check_multiagent_environments(make_tool_env())
 
 
 def test_plain_rllib_runners_ask_different_questions(tokenizer_folder):
@@ -305,10 +287,3 @@ def test_a_subclass_is_made_anew(make_tool_env):
     env = make_tool_env()
     env.__class__ = CountingEnv
     assert env.another() is None
-
-
-def test_a_turn_after_the_end_is_refused(begun, turn):
-    env = begun()
-    assert turn(env, "0", "<answer> \\boxed{1} </answer>")[3]
-    with pytest.raises(ValueError, match=r"^Agent '0' has ended\.$"):
-        turn(env, "0", "<answer> \\boxed{2} </answer>")

@@ -1,8 +1,9 @@
+"""What becomes of a call: results, failures that the model reads, and bugs of tools."""
+
 import asyncio
-import re
 import threading
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
@@ -13,119 +14,112 @@ from tests.helpers.calls import call
 from tests.helpers.models import byte_tokenizer
 
 OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
+LATE = ToolResult("Time limit of 0.1 s exceeded.", TIMEOUT)
 
 
-def test_long_output_is_cut_in_the_middle():
-    tokenizer = byte_tokenizer()
-    assert cut(tokenizer, "01234567", 8) == "01234567"
-    assert cut(tokenizer, "0123456789", 8) == "012345\n[2 characters left out]\n89"
-    assert cut(tokenizer, "a" * 999 + "ä" * 5, 8) == "aaaaaa\n[997 characters left out]\nä"
-    assert cut(tokenizer, "a" + "ä" * 5, 4) == "aä\n[4 characters left out]\n"
-
-
-OTHERS = {"text": "42", "nothing": None, "bytes": b"42", "dict": {"answer": 42}, "bytes in it": ToolResult(b"42")}
+@pytest.mark.parametrize(
+    ("text", "limit", "shown"),
+    [
+        ("01234567", 8, "01234567"),
+        ("0123456789", 8, "012345\n[2 characters left out]\n89"),
+        ("a" * 999 + "ä" * 5, 8, "aaaaaa\n[997 characters left out]\nä"),
+        ("a" + "ä" * 5, 4, "aä\n[4 characters left out]\n"),
+    ],
+)
+def test_long_output_is_cut_in_the_middle(text, limit, shown):
+    assert cut(byte_tokenizer(), text, limit) == shown
 
 
 @dataclass(frozen=True, kw_only=True)
 class OddTool(Tool):
+    """Raises or returns `outcome`."""
+
     name: ClassVar[str] = "odd"
     timeout_s: float = 0.1
     max_result_tokens: int = 100
+    outcome: Any
 
     async def __call__(self, argument):
-        if argument == "sleep":
+        if self.outcome == "never":
             await asyncio.sleep(60)
-        if argument == "fail":
-            raise ToolError("no such page")
-        if argument == "own limit":
-            raise TimeoutError("the tool's own")
-        if argument == "half an emoji":
-            return ToolResult("a \ud83d b")
-        if argument == "fail in half":
-            raise ToolError("no \ude00")
-        if argument == "cancel":
-            raise asyncio.CancelledError
-        if argument in OTHERS:
-            return OTHERS[argument]
-        raise KeyError(argument)
-
-
-def test_failures_of_a_tool_are_observations_and_bugs_propagate():
-    assert call(OddTool(), "sleep") == ToolResult("Time limit of 0.1 s exceeded.", TIMEOUT)
-    assert call(OddTool(), "fail") == ToolResult("no such page", ERROR)
-    with pytest.raises(KeyError):
-        call(OddTool(), "bug")
-    with pytest.raises(TimeoutError, match="the tool's own"):
-        call(OddTool(), "own limit")
-
-
-def test_a_tool_returns_a_result_or_a_text_and_anything_else_ends_the_run_with_its_name():
-    assert call(OddTool(), "text") == ToolResult("42")
-    for argument, value in list(OTHERS.items())[1:]:
-        message = f"The tool 'odd' must return a ToolResult or a str, not {value!r:.80}."
-        with pytest.raises(ContractError, match=f"^{re.escape(message)}$"):
-            call(OddTool(), argument)
+        if isinstance(self.outcome, BaseException):
+            raise self.outcome
+        return self.outcome
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainTool(OddTool):
-    name: ClassVar[str] = "plain"
-
     def __call__(self, argument):
         return "the end"
 
 
-def test_a_tool_that_waits_without_saying_so_ends_the_run_with_its_name():
-    with pytest.raises(ContractError, match=r"^The tool 'plain' has a plain `def __call__`: say async, or blocking = "):
-        call(PlainTool(), "text")
+@pytest.mark.parametrize(
+    ("outcome", "result"),
+    [
+        ("42", ToolResult("42")),
+        ("never", LATE),
+        (ToolError("no such page"), ToolResult("no such page", ERROR)),
+        # Results are valid Unicode.
+        (ToolResult("a \ud83d b"), ToolResult("a \ufffd b")),
+        (ToolError("no \ude00"), ToolResult("no \ufffd", ERROR)),
+    ],
+)
+def test_failures_of_a_tool_are_observations(outcome, result):
+    assert call(OddTool(outcome=outcome), "") == result
 
 
-def test_a_cancellation_that_nobody_asked_for_is_the_tools_bug_and_another_one_is_not():
-    with pytest.raises(RuntimeError, match="nobody has cancelled the call"):
-        call(OddTool(), "cancel")
+@pytest.mark.parametrize(
+    ("tool", "error", "message"),
+    [
+        (OddTool(outcome=KeyError("bug")), KeyError, "'bug'"),
+        (OddTool(outcome=TimeoutError("its own")), TimeoutError, "its own"),
+        (OddTool(outcome=asyncio.CancelledError()), RuntimeError, "nobody has cancelled the call"),
+        *(
+            (OddTool(outcome=outcome), ContractError, f"The tool 'odd' must return a ToolResult or a str, not {shown}.")
+            for outcome, shown in [
+                (None, "None"),
+                (b"42", "b'42'"),
+                ({"answer": 42}, "{'answer': 42}"),
+                (ToolResult(b"42"), f"{ToolResult(b'42')!r:.80}"),
+            ]
+        ),
+        (PlainTool(outcome=""), ContractError, "The tool 'odd' has a plain `def __call__`: say async, or blocking = "),
+    ],
+)
+def test_bugs_propagate_with_the_tools_name(tool, error, message):
+    with pytest.raises(error) as raised:
+        call(tool, "")
+    assert message in str(raised.value)
 
-    async def cancelled() -> bool:
-        task = asyncio.create_task(run_tool(OddTool(timeout_s=60.0), "sleep"))
-        await asyncio.sleep(0.1)
-        task.cancel()
-        await asyncio.wait([task])
-        return task.cancelled()
 
-    assert asyncio.run(cancelled())
-
-
-ENDS = threading.Event()
+async def test_a_call_that_somebody_cancels_is_cancelled():
+    task = asyncio.create_task(run_tool(OddTool(outcome="never", timeout_s=60.0), ""))
+    await asyncio.sleep(0.1)
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
 
 
 @dataclass(frozen=True, kw_only=True)
 class BlockingTool(OddTool):
-    name: ClassVar[str] = "blocking"
     blocking: ClassVar[bool] = True
+    outcome: threading.Event
 
     def __call__(self, argument):
         if argument == "stop":
             raise StopIteration
-        assert ENDS.wait(60.0)
+        assert self.outcome.wait(60.0)
         return "the end"
 
 
-def test_a_blocking_tool_keeps_its_limit_of_time_and_stops_nobody_else():
-    async def both():
-        """The other call ends while the blocking one waits for it."""
-
-        async def other():
-            await asyncio.sleep(0)
-            ENDS.set()
-
-        return await asyncio.gather(run_tool(BlockingTool(timeout_s=60.0), ""), other())
-
-    ENDS.clear()
-    assert call(BlockingTool(), "") == ToolResult("Time limit of 0.1 s exceeded.", TIMEOUT)
-    assert asyncio.run(both())[0] == ToolResult("the end")
+async def test_a_blocking_tool_keeps_its_limit_of_time_and_stops_nobody_else():
+    ends = threading.Event()
+    assert await run_tool(BlockingTool(outcome=ends), "") == LATE
+    patient = BlockingTool(outcome=ends, timeout_s=60.0)
+    # It waits for what the loop does meanwhile.
+    running = asyncio.create_task(run_tool(patient, ""))
+    await asyncio.sleep(0.01)
+    ends.set()
+    assert await running == ToolResult("the end")
     with pytest.raises(RuntimeError, match="the tool raised StopIteration"):
-        call(BlockingTool(timeout_s=5.0), "stop")
-
-
-def test_results_are_valid_unicode():
-    assert call(OddTool(), "half an emoji") == ToolResult("a \ufffd b")
-    assert call(OddTool(), "fail in half") == ToolResult("no \ufffd", ERROR)
+        await run_tool(patient, "stop")

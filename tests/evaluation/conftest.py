@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from rllib_arpo.core.tree import Trajectory
 from rllib_arpo.envs.tasks import ArithmeticTask
 from rllib_arpo.evaluation.results import ResultFolder
-from rllib_arpo.record.read import Question, Trajectory
+from rllib_arpo.record.question import BenchmarkAnswer, RecordedQuestion
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.parquet import parquet
 from tests.helpers.parquet import row as parquet_row
@@ -35,14 +36,18 @@ def scripted_command(model, output, **options) -> list[str]:
     return [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
 
 
-def recorded(folder: Path, style: str = "tools") -> list[Question]:
+def recorded(folder: Path, style: str = "tools") -> list[RecordedQuestion]:
     """The questions of the only arm with this style."""
     (arm,) = [arm for arm in ResultFolder(folder).arms() if arm.style == style]
     return list(arm.questions())
 
 
-def samples(folder: Path, style: str = "tools") -> list[Trajectory]:
-    return [sample for question in recorded(folder, style) for sample in question.trajectories]
+def samples_of(question: RecordedQuestion) -> list[tuple[Trajectory, BenchmarkAnswer]]:
+    return [(sample, question.answers[sample.agent_id]) for sample in question.tree.trajectories]
+
+
+def samples(folder: Path, style: str = "tools") -> list[tuple[Trajectory, BenchmarkAnswer]]:
+    return [sample for question in recorded(folder, style) for sample in samples_of(question)]
 
 
 @pytest.fixture

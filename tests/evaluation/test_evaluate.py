@@ -156,32 +156,37 @@ def finished(model_folder, tmp_path_factory):
 def test_the_record_has_every_turn_and_every_answer(finished):
     for style in ("direct", "tools"):
         found = recorded(finished.folder, style)
-        assert [(q.row["number"], [s.agent_id for s in q.trajectories]) for q in found] == [
+        assert [(q.facts.number, [t.agent_id for t in q.tree.trajectories]) for q in found] == [
             (number, ["0", "1"]) for number in range(10)
         ]
     rows = samples(finished.folder)
-    assert len({sample.row["sampling_seed"] for sample in rows}) == 20
-    prompt, first = found[0].row, rows[0].row
-    assert (prompt["question_id"], prompt["purpose"], first["ability"]) == (FIRST.question_id, "benchmark", "math")
-    assert (first["question"], first["answers"]) == (FIRST.messages[-1][1], list(FIRST.answers))
-    assert (first["task"], first["style"]) == ("arithmetic", "tools")
-    assert prompt["prompt"].endswith(f"{first['question']}<|im_end|>\n<|im_start|>assistant\n")
-    called = [sample for sample in rows if sample.turns[0]["tool"]]
-    assert {turn["tool_status"] for sample in called for turn in sample.turns[:-1]} == {"ok", "error"}
-    computed = next(turn for sample in called for turn in sample.turns if turn["tool_status"] == "ok")
-    assert (computed["text"], computed["tool"], len(computed["token_ids"])) == (CALL, "python", len(CALL))
-    assert "5" in computed["tool_output"]
-    answered = [sample for sample in rows if sample.row["stop_reason"] == "answer"]
-    assert {sample.row["answer"] for sample in answered} == {ANSWER}
-    assert all(sample.turns[-1]["text"] == f"<answer> \\boxed{{{ANSWER}}} </answer>" for sample in answered)
-    assert all(sample.row["exact_match"] == sample.row["accuracy"] for sample in rows)
+    assert len({answer.sampling_seed for _, answer in rows}) == 20
+    question, first = found[0], rows[0][1]
+    assert (question.tree.question_id, question.facts.purpose) == (FIRST.question_id, "benchmark")
+    assert (first.question, first.answers, first.ability) == (FIRST.messages[-1][1], list(FIRST.answers), "math")
+    assert (first.task, first.style) == ("arithmetic", "tools")
+    assert question.prompt_text.endswith(f"{first.question}<|im_end|>\n<|im_start|>assistant\n")
+    turns = [placed for one in found for placed in one.turns()]
+    called = [placed for placed in turns if placed.turn.tool_call]
+    assert {placed.turn.tool_call.status for placed in called} == {"ok", "error"}
+    computed = next(placed for placed in called if placed.turn.tool_call.status == "ok")
+    assert (computed.text.text, computed.turn.tool, len(computed.turn.token_ids)) == (CALL, "python", len(CALL))
+    assert "5" in computed.text.tool_output
+    answered = {
+        placed.text.text
+        for placed in turns
+        if placed.trajectory.stop_reason == "answer" and placed.own + 1 == len(placed.trajectory.turns)
+    }
+    assert answered == {f"<answer> \\boxed{{{ANSWER}}} </answer>"}
+    assert {answer.answer for sample, answer in rows if sample.stop_reason == "answer"} == {ANSWER}
+    assert all(answer.exact_match == sample.accuracy for sample, answer in rows)
 
 
 def test_entropies_are_kept_on_demand(arguments, finished, tmp_path):
     assert run_command("evaluate", [*arguments("--samples", "2", "--limit", "3"), "--no-mlflow", "--entropies"]) == 0
-    turns = [turn for sample in samples(tmp_path / "out") for turn in sample.turns]
-    assert all(len(turn["entropies"]) == len(turn["token_ids"]) and min(turn["entropies"]) > 0 for turn in turns)
-    assert {str(turn["entropies"]) for sample in samples(finished.folder) for turn in sample.turns} == {"[]"}
+    turns = [turn for sample, _ in samples(tmp_path / "out") for turn in sample.turns]
+    assert all(len(turn.entropies) == len(turn.token_ids) and turn.entropies.min() > 0 for turn in turns)
+    assert {len(turn.entropies) for sample, _ in samples(finished.folder) for turn in sample.turns} == {0}
 
 
 def test_the_questions_are_drawn_by_show(finished, tmp_path):
@@ -199,7 +204,7 @@ def test_the_summary_says_what_was_run_and_every_figure(finished):
         ("tools", "arithmetic", 10, 2),
     ]
     tools = summary["arms"][1]["metrics"]
-    calls = [turn for sample in samples(finished.folder) for turn in sample.turns if turn["tool"]]
+    calls = [turn for sample, _ in samples(finished.folder) for turn in sample.turns if turn.tool_call]
     assert tools["tool_calls"]["value"] == len(calls) / 20
     assert tools["tool_calls"]["low"] <= tools["tool_calls"]["value"] <= tools["tool_calls"]["high"]
     assert tools.keys() >= {
@@ -263,8 +268,8 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
 def test_greedy_decoding_of_one_question(arguments, tmp_path, capsys):
     command = arguments("--samples", "1", "--temperature", "0", "--limit", "1", "--no-mlflow")
     assert run_command("evaluate", command) == 0
-    (sample,) = samples(tmp_path / "out")
-    assert (sample.agent_id, sample.row["sampling_seed"]) == ("0", None)
+    [(sample, answer)] = samples(tmp_path / "out")
+    assert (sample.agent_id, answer.sampling_seed) == ("0", None)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["arms"][0]["metrics"]["pass_at_1"]["low"] is None
     assert "No interval: it takes two questions." in capsys.readouterr().out
@@ -285,8 +290,8 @@ def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):
         data=f"parquet={data}",
     )
     assert run_command("evaluate", [*command, "--no-mlflow"]) == 0
-    found = [sample.row for sample in samples(tmp_path / "out")]
-    assert [(row["exact_match"], row["f1"], row["accuracy"]) for row in found] == [
+    found = samples(tmp_path / "out")
+    assert [(answer.exact_match, answer.f1, sample.accuracy) for sample, answer in found] == [
         (1.0, 1.0, 1.0),
         (0.0, 0.5, 0.0),
         (0.0, 0.0, 0.0),

@@ -5,7 +5,7 @@ import sqlite3
 import pytest
 
 from rllib_arpo.commands import run_command
-from rllib_arpo.envs.retrieval.build_index import build_folder
+from rllib_arpo.envs.retrieval.index import build_folder
 from rllib_arpo.evaluation import runner
 from tests.envs.rewards.judge_server import honest, judge_server
 from tests.helpers.parquet import parquet

@@ -1,43 +1,46 @@
 """Metrics of an arm by hand, and the table that shows them."""
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
+from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus, Trajectory, Turn
 from rllib_arpo.evaluation.metrics import arm_metrics, differences
 from rllib_arpo.evaluation.report import TaskReport, largest_share, print_report
-from rllib_arpo.record.read import Question, Trajectory
+from rllib_arpo.record.question import BenchmarkAnswer, QuestionFacts, RecordedQuestion
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
+
+Sample = tuple[Trajectory, BenchmarkAnswer]
+RIGHT = {"accuracy": 1.0, "reward": 1.0, "exact_match": 1.0}
 
 
-def sample(number: int = 0, **changes: Any) -> Trajectory:
-    """A right answer in one turn of nine tokens, with these changes of the row; `turns` replaces the turns."""
-    turns = changes.pop("turns", (turn(),))
-    row = {
-        "agent_id": str(number),
-        "commit": "abc",
-        "reward": 1.0,
-        "accuracy": 1.0,
-        "exact_match": 1.0,
-        "f1": None,
-        "format_valid": True,
-        "stop_reason": "answer",
-        "counts": True,
-    }
-    return Trajectory(row | changes, tuple(turns))
+def sample(number: int = 0, **changes: Any) -> Sample:
+    """A right answer in one turn of nine tokens, with these changes."""
+    values = RIGHT | {"f1": None, "format_valid": True, "stop_reason": "answer", "turns": [turn()]} | changes
+    trajectory = make_trajectory(
+        str(number), values["turns"], values["reward"], stop_reason=StopReason(values["stop_reason"])
+    )
+    scores = values["exact_match"], values["f1"]
+    answer = BenchmarkAnswer("gsm8k", "m", "tools", "abc", "?", ["1"], "math", 0, None, *scores)
+    return replace(trajectory, accuracy=values["accuracy"], format_valid=values["format_valid"]), answer
 
 
-def turn(tokens: int = 9, tool_status: str | None = None) -> dict[str, Any]:
-    return {"token_ids": [0] * tokens, "tool": tool_status and "python", "tool_status": tool_status}
+def turn(tokens: int = 9, tool_status: str | None = None) -> Turn:
+    call = ToolCall("python", ToolStatus(tool_status), 0.0) if tool_status else None
+    return replace(make_turn([0] * tokens), tool_call=call)
 
 
-def wrong(number: int = 0, **changes: Any) -> Trajectory:
+def wrong(number: int = 0, **changes: Any) -> Sample:
     return sample(number, **{"reward": 0.0, "accuracy": 0.0, "exact_match": 0.0} | changes)
 
 
-def question(number: int, *samples: Trajectory) -> Question:
-    return Question({"number": number, "question_id": f"q{number}"}, samples, {})
+def question(number: int, *samples: Sample) -> RecordedQuestion:
+    tree = make_tree([1], [trajectory for trajectory, _ in samples], f"q{number}")
+    answers = {trajectory.agent_id: answer for trajectory, answer in samples}
+    return RecordedQuestion(QuestionFacts("benchmark", 0, number, 1.0), tree, {}, None, {}, answers=answers)
 
 
 FIRST = [
@@ -122,7 +125,7 @@ def test_the_table_without_a_terminal():
 
 
 def test_one_question_is_shown_without_an_interval_and_unfinished_samples_with_a_warning():
-    row = arm_metrics([question(0, wrong(counts=False, stop_reason="broken_tool"))]).estimates()
+    row = arm_metrics([question(0, wrong(stop_reason="broken_tool"))]).estimates()
     text = shown(TaskReport("gsm8k", 1, 1, {"base tools": row}, {}, "base tools"))
     line = next(line for line in text.splitlines() if "pass@1" in line)
     assert line.split() == ["pass@1", "0.000"]

@@ -7,9 +7,9 @@ import pytest
 
 from rllib_arpo.core.tree import StopReason
 from rllib_arpo.evaluation.results import ResultFolder, ResultsError, first_difference
-from rllib_arpo.record.rows import QuestionFacts, question_rows
+from rllib_arpo.record.question import QuestionFacts, RecordedQuestion
 from rllib_arpo.record.schema import VERSION_KEY
-from tests.helpers.trees import make_trajectory, make_tree, make_turn
+from tests.helpers.trees import endings, make_trajectory, make_tree, make_turn
 
 
 def arm(task: str = "squares", **settings) -> SimpleNamespace:
@@ -19,23 +19,23 @@ def arm(task: str = "squares", **settings) -> SimpleNamespace:
     )
 
 
-def rows(number: int, stop_reason: str = "answer") -> list[dict]:
+def question(number: int, stop_reason: str = "answer", **settings) -> RecordedQuestion:
     ends = ["answer", stop_reason]
     trajectories = [make_trajectory(str(i), [make_turn([66])], stop_reason=StopReason(e)) for i, e in enumerate(ends)]
     tree = make_tree([65], trajectories, f"q{number}")
-    return question_rows(tree, QuestionFacts("benchmark", 0, number, 0.5), None)
+    return RecordedQuestion.decoded(tree, QuestionFacts("benchmark", 0, number, 0.5), None, settings)
 
 
 def test_questions_come_back_in_the_order_of_their_numbers(tmp_path):
     results = ResultFolder(tmp_path)
     first, second = results.arm(arm()), results.arm(arm("cubes"))
     for number in (7, 0):
-        first.add(number, rows(number), {"seed": 3})
+        first.add(question(number, seed=3))
     assert (first.numbers(), second.numbers()) == ({0, 7}, set())
     assert [one.task for one in results.arms()] == ["squares", "cubes"]
     results = ResultFolder(tmp_path)
     found = list(results.arm(arm()).questions())
-    assert [(question.row["question_id"], question.settings) for question in found] == [
+    assert [(one.tree.question_id, one.settings) for one in found] == [
         ("q0", {"seed": 3}),
         ("q7", {"seed": 3}),
     ]
@@ -48,18 +48,18 @@ def test_questions_come_back_in_the_order_of_their_numbers(tmp_path):
 def test_what_an_outage_ended_is_asked_again(tmp_path, stop_reason, asked_again):
     results = ResultFolder(tmp_path)
     place = results.arm(arm())
-    place.add(0, rows(0, stop_reason), {})
-    place.add(1, rows(1), {})
+    place.add(question(0, stop_reason))
+    place.add(question(1))
     assert place.numbers() == ({1} if asked_again else {0, 1})
-    place.add(0, rows(0), {})
+    place.add(question(0))
     assert place.numbers() == {0, 1}
-    assert [question.stop_reasons() for question in place.questions()] == [["answer"], ["answer"]]
+    assert [endings(one.tree) for one in place.questions()] == [("answer", "answer")] * 2
 
 
 def test_a_file_that_a_kill_left_unfinished_is_not_read(tmp_path):
     results = ResultFolder(tmp_path)
     place = results.arm(arm())
-    place.add(0, rows(0), {})
+    place.add(question(0))
     (place.folder / "trees" / "question-00000001.parquet.partial").write_text("the half of it")
     assert place.numbers() == {0}
 
@@ -69,7 +69,7 @@ def test_other_settings_are_refused_once_there_are_results(tmp_path):
     results.keep({"samples": 1, "limits": (1, 2), "engine_kwargs": {"hf_token": "abc"}})
     assert "abc" not in (tmp_path / "settings.json").read_text()
     results.keep({"samples": 2, "limits": (1, 2)})
-    results.arm(arm(env_config={})).add(0, rows(0), {})
+    results.arm(arm(env_config={})).add(question(0))
     results.keep({"samples": 2, "limits": [1, 2]})
     with pytest.raises(ResultsError) as error:
         results.keep({"samples": 3, "limits": (1, 2)})
@@ -79,7 +79,7 @@ def test_other_settings_are_refused_once_there_are_results(tmp_path):
     with pytest.raises(ResultsError, match="results of m tools squares with env_config/few_shot=null, not 2"):
         results.arm(arm(env_config={"few_shot": 2}))
     hidden = results.arm(arm("cubes", env_config={"answer_key": "right"}, data={"/a/api_key": "1f"}))
-    hidden.add(0, rows(0), {})
+    hidden.add(question(0))
     assert "right" not in (hidden.folder / "settings.json").read_text()
     for key, of_data, message in (
         ("left", "1f", r'env_config/answer_key="\*\*\* \w{4}", not "\*\*\* \w{4}":'),
@@ -116,7 +116,7 @@ def test_what_is_not_of_an_evaluation_stays_as_it_is(tmp_path):
 def test_a_damaged_file_is_named(tmp_path, name, content, message):
     results = ResultFolder(tmp_path)
     results.keep({})
-    results.arm(arm()).add(0, rows(0), {})
+    results.arm(arm()).add(question(0))
     file = tmp_path / name
     if content is None:
         file.unlink()

@@ -12,9 +12,10 @@ import pytest
 from rllib_arpo.commands import run_command
 from rllib_arpo.evaluation import runner
 from rllib_arpo.evaluation.report import SUMMARY
-from rllib_arpo.record.read import Question
+from rllib_arpo.record.question import RecordedQuestion
 from tests.envs.rewards.judge_server import honest, judge_server
 from tests.evaluation.conftest import recorded, samples
+from tests.helpers.trees import assert_same
 
 NUM_QUESTIONS = 150
 CONFIG = json.dumps({"arithmetic": {"num_test_questions": NUM_QUESTIONS}})
@@ -41,7 +42,7 @@ def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(argu
     process.send_signal(signal.SIGKILL)
     errors = process.communicate()[1]
     assert process.returncode == -signal.SIGKILL, errors
-    before = {question.row["number"]: question for question in recorded(killed)}
+    before = {question.facts.number: question for question in recorded(killed)}
     assert 10 <= len(before) < NUM_QUESTIONS
     assert not (killed / SUMMARY).exists()
 
@@ -55,8 +56,9 @@ def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(argu
     monkeypatch.setattr(runner, "ask", recorded_ask)
     assert run_command("evaluate", with_output) == 0
     assert asked == sorted(set(range(NUM_QUESTIONS)) - before.keys())
-    after = {question.row["number"]: question for question in recorded(killed)}
-    assert {number: after[number] for number in before} == before
+    after = {question.facts.number: question for question in recorded(killed)}
+    for number, question in before.items():
+        assert_same(after[number].tree, question.tree)
 
     assert run_command("evaluate", [*command, "--output", str(tmp_path / "whole")]) == 0
     assert len(after) == NUM_QUESTIONS
@@ -67,17 +69,18 @@ def test_a_killed_evaluation_resumes_without_repeating_or_losing_a_question(argu
     assert asked == []
 
 
-def sampled(question: Question) -> list:
+def sampled(question: RecordedQuestion) -> list:
     """All of a question but the times."""
-    turns = [[(turn["token_ids"], turn["tool_output"]) for turn in one.turns] for one in question.trajectories]
-    return [question.row["prompt_ids"], [one.row for one in question.trajectories], turns]
+    turns = [(one.turn.token_ids.tolist(), one.turn.observation.tolist(), one.text) for one in question.turns()]
+    ends = [(t.agent_id, t.stop_reason, t.accuracy, t.format_valid) for t in question.tree.trajectories]
+    return [question.tree.prompt.tolist(), ends, question.answers, question.tree.returns().tolist(), turns]
 
 
 def test_questions_that_a_broken_judge_ended_are_asked_again(command, tmp_path, capsys):
     is_up = []
 
     def endings() -> list[tuple[str, bool]]:
-        return [(sample.row["stop_reason"], sample.row["accuracy"] == 1) for sample in samples(tmp_path / "out")]
+        return [(sample.stop_reason, sample.accuracy == 1) for sample, _ in samples(tmp_path / "out")]
 
     with judge_server(lambda message: honest(message) if is_up else 400) as server:
         judge = {"base_url": server.url, "model": "m", "max_attempts": 1}

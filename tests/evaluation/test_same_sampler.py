@@ -4,12 +4,10 @@ import rllib_arpo
 from rllib_arpo.commands import run_command
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
-from rllib_arpo.rollout.episodes import episode_to_tree
 from rllib_arpo.rollout.messages import Purpose, question_refs
 from tests.evaluation.conftest import REPLIES, recorded, scripted_command
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer
-from tests.helpers.recorded_trees import recorded_tree
 
 
 def test_the_samples_are_those_of_an_env_runner(model_folder, tmp_path):
@@ -29,8 +27,8 @@ def test_the_samples_are_those_of_an_env_runner(model_folder, tmp_path):
     options = {"samples": "3", "limit": "5", "max_response_tokens": "300", "max_turn_tokens": "100"}
     command = scripted_command(model_folder, tmp_path, **options, max_tool_calls="2", max_context_tokens="1024")
     assert run_command("evaluate", [*command, "--no-mlflow"]) == 0
-    found = [answers(recorded_tree(question)) for question in recorded(tmp_path)]
-    assert found == [answers(episode_to_tree(question.episode)) for question in sampled]
+    found = [answers(question.tree) for question in recorded(tmp_path)]
+    assert found == [answers(question.tree) for question in sampled]
     assert len({str(answer) for question in found for answer in question}) > 3
 
 

@@ -8,12 +8,13 @@ import pytest
 
 from rllib_arpo.commands import evaluate, run_command
 from rllib_arpo.core.reshaping import Reshaping
+from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tasks import TASKS
 from rllib_arpo.evaluation import runner
 from rllib_arpo.evaluation.arguments import chosen_tasks, read_env_configs
-from rllib_arpo.evaluation.metrics import SUITES, score_of, suite_tasks
+from rllib_arpo.evaluation.metrics import SUITES, num_calls, score_of, suite_tasks
 from rllib_arpo.evaluation.results import ResultFolder
-from tests.evaluation.conftest import CALL
+from tests.evaluation.conftest import CALL, samples_of
 from tests.helpers.models import byte_tokenizer
 
 
@@ -100,19 +101,18 @@ def test_limits_per_tool_hold_for_the_tasks_that_have_the_tool(arguments, tmp_pa
         max_response_tokens="400",
     )
     assert run_command("evaluate", command) == 0
-    results = ResultFolder(tmp_path / "out")
-    rows = [sample for arm in results.arms() for question in arm.questions() for sample in question.trajectories]
-    calls = [sum(turn["tool"] is not None for turn in sample.turns) for sample in rows]
-    assert [(s.row["style"], s.row["task"], n, s.row["stop_reason"]) for s, n in zip(rows, calls, strict=True)] == [
+    found = [question for arm in ResultFolder(tmp_path / "out").arms() for question in arm.questions()]
+    rows = [sample for question in found for sample in samples_of(question)]
+    assert [(a.style, a.task, num_calls(s, *ToolStatus), s.stop_reason) for s, a in rows] == [
         ("direct", "arithmetic", 0, "malformed_call"),
         ("direct", "catalogue", 0, "malformed_call"),
         ("tools", "arithmetic", 2, "token_limit"),
         ("tools", "catalogue", 2, "token_limit"),
     ]
-    third = rows[2].turns[2]
-    assert (third["text"], third["tool"], third["tool_status"]) == (CALL, None, None)
+    third = list(found[2].turns())[2]
+    assert (third.text.text, third.turn.tool_call) == (CALL, None)
     assert re.fullmatch(
-        r"\s*<result> The limit of 2 calls of python is reached\. .* </result>\s*", third["tool_output"]
+        r"\s*<result> The limit of 2 calls of python is reached\. .* </result>\s*", third.text.tool_output
     )
     arms = json.loads((tmp_path / "out" / "summary.json").read_text())["arms"]
     limits = {(arm["style"], arm["task"]): arm["env_config"].get("max_calls_per_tool") for arm in arms}

@@ -1,7 +1,8 @@
 """Tests that need a CUDA device, `pytest -m gpu`: each file is a part of `release/gpu_check.py`, which runs them.
 
-They say whether the results are right, and measure: figures are properties of the junit XML. With GPU_CHECK=tiny those
-that take `sizes` also run on a CPU, with tiny models; GPU_CHECK_WORK names a folder that keeps the models.
+They say whether the results are right, and measure. With GPU_CHECK=tiny those that take `sizes` also run on a CPU, with
+tiny models. GPU_CHECK_WORK names a folder that keeps the models, GPU_CHECK_REPORT a file with a line of JSON for each
+figure and each test, which are there as soon as they are known.
 """
 
 import importlib.util
@@ -12,10 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.gpu.workbench import FULL, TINY, Figures, Sizes
+from tests.gpu.workbench import DEVICE, DTYPE, SIZES, Figures, Sizes, random_qwen3, tell
 from tests.helpers.models import tiny_model
 
-_IS_TINY = os.environ.get("GPU_CHECK") == "tiny"
 _SKIP = pytest.mark.skip(reason="needs a CUDA device: torch.cuda.is_available() is False")
 #: vLLM's model runners: value of VLLM_USE_V2_MODEL_RUNNER.
 RUNNERS = {"older": "0", "newer": "1"}
@@ -25,24 +25,35 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.gpu)
-            if not torch.cuda.is_available() and not (_IS_TINY and "sizes" in item.fixturenames):
+            if not torch.cuda.is_available() and not (SIZES.is_tiny and "sizes" in item.fixturenames):
                 item.add_marker(_SKIP)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport):
+    """Of a test's three phases, its call counts, and what does not pass before or after it."""
+    if report.when == "call" or not report.passed:
+        error = getattr(report.longrepr, "reprcrash", None)
+        reason = error.message if error else report.longrepr[2] if report.skipped else report.longreprtext
+        line = reason.removeprefix("Skipped: ").partition("\n")[0]
+        tell(test=_name(report.nodeid), status=report.outcome, reason=line)
+
+
+def _name(nodeid: str) -> str:
+    return nodeid.partition("::")[2]
+
+
 @pytest.fixture(scope="session", autouse=True)
-def where(record_testsuite_property) -> None:
+def where() -> None:
     """The report says on which device, from which commit and with which versions it was made."""
     from rllib_arpo.tracking.machine import commit, versions
 
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    record_testsuite_property("device", device)
-    record_testsuite_property("commit", commit())
-    record_testsuite_property("versions", versions())
+    tell(device=device, commit=commit(), versions=versions())
 
 
 @pytest.fixture(scope="session")
 def sizes() -> Sizes:
-    return TINY if _IS_TINY else FULL
+    return SIZES
 
 
 @pytest.fixture(scope="session")
@@ -53,11 +64,21 @@ def work(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def figures(record_property, sizes) -> Iterator[Figures]:
+def figures(request, sizes) -> Iterator[Figures]:
     """A test that misses a target goes on and fails at its end."""
-    figures = Figures(record_property, judges_speed=not sizes.is_tiny)
+    figures = Figures(_name(request.node.nodeid), judges_speed=not sizes.is_tiny)
     yield figures
     assert figures.missed == []
+
+
+@pytest.fixture(scope="module")
+def learner(sizes, work):
+    """Of the large model in bf16, on the GPU if there is one; its configuration may be changed."""
+    from release.benchmarks.learner.sides import build_learner
+
+    learner = build_learner(random_qwen3(sizes.large, work), DTYPE, num_gpus=int(DEVICE == "cuda"))
+    learner.config = learner.config.copy(copy_frozen=False)
+    return learner
 
 
 @pytest.fixture(scope="session")

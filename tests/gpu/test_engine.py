@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from rllib_arpo.engine.engine import NO_WEIGHTS, Finished, GenerationRequest
-from rllib_arpo.engine.vllm_versions import FIRST_RUNNING_AHEAD, can_run_ahead
 from tests.engine.conftest import reference, run, run_one
 from tests.gpu.conftest import RUNNERS, start_engine
 from tests.helpers.weights import weights_of
@@ -61,8 +60,6 @@ def test_the_probe_is_exact_for_the_distribution_that_vllm_tells(engine, tempera
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_an_engine_that_runs_a_step_ahead_generates_the_same(llama_folder, runner):
     """In fp32, with seeds and greedily, against one that waits for every step."""
-    if not can_run_ahead():
-        pytest.skip(f"needs vLLM {FIRST_RUNNING_AHEAD} or newer")
     requests = [
         GenerationRequest(str(i), [i, *PROMPT[: 3 + 9 * i]], 20 + i, (1.0, 0.7, 0.0)[i % 3], (), 6 * (i % 5), seed=i)
         for i in range(7)

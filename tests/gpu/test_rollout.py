@@ -1,18 +1,16 @@
-"""The rollout on one engine in bf16: 256 sequences against `vllm.LLM`, and what entropies and forks cost."""
+"""The rollout in bf16: 256 sequences against `vllm.LLM`, with 0.5B and with 1.5B; what forks and entropies cost."""
 
-import os
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+
+import pytest
 
 from release.benchmarks.common.bench import Bench, EngineHandle, rounded
 from release.benchmarks.rollout import entropy_probe, forks
-from release.benchmarks.rollout.raw_vllm import bare_arguments, generate, rollout
+from release.benchmarks.rollout.raw_vllm import against_vllm
 from release.benchmarks.rollout.workload import Workload
-from tests.gpu.workbench import DEVICE, DTYPE, Figures, random_qwen3
+from tests.gpu.workbench import DTYPE, SIZES, Shape, random_qwen3
 
 #: Tokens per second of ours / of vLLM.
 OF_VLLM = 0.95
@@ -31,8 +29,23 @@ class OneEngine(Bench):
         return self.handle
 
 
-def test_rollouts(sizes, work, figures):
-    # Of each repeat, the one that does not count first; both sides have the same prompts.
+@pytest.fixture(scope="module")
+def engine(sizes, work) -> Iterator[Callable[[Shape], EngineHandle]]:
+    """Gives the engine of a model, which starts once."""
+    started: dict[Shape, EngineHandle] = {}
+
+    def get(shape: Shape) -> EngineHandle:
+        if shape not in started:
+            started[shape] = EngineHandle(random_qwen3(shape, work), DTYPE, sizes.engine_kwargs())
+        return started[shape]
+
+    yield get
+    for handle in started.values():
+        handle.close()
+
+
+@pytest.mark.parametrize("shape", [SIZES.small, SIZES.large], ids=["0.5B", "1.5B"])
+def test_speed_against_vllm(shape, engine, sizes, figures):
     workloads = [
         Workload(
             sizes.turn_tokens,
@@ -44,26 +57,18 @@ def test_rollouts(sizes, work, figures):
         )
         for seed in range(sizes.repeats + 1)
     ]
-    handle = EngineHandle(random_qwen3(sizes.small, work), DTYPE, sizes.engine_kwargs())
-    try:
-        ours = [rollout(handle, workload) for workload in workloads][1:]
-        arguments = handle.call(bare_arguments, handle.config)
-        add_costs(OneEngine(work, "tiny" if sizes.is_tiny else "full", handle=handle), figures)
-    finally:
-        handle.close()
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        theirs = pool.submit(vllm_speeds, arguments, workloads, DEVICE == "cpu").result()
-    detail = {"ours_tokens_per_s": rounded(ours, 1), "vllm_tokens_per_s": rounded(theirs, 1)}
-    figures.add(f"{sizes.questions * sizes.trajectories} sequences", max(ours), "tokens/s", detail=detail)
-    figures.add("speed / that of vllm.LLM", max(ours) / max(theirs), at_least=OF_VLLM, is_speed=True)
+    speeds = against_vllm(lambda: engine(shape), workloads)
+    ours, detail = max(speeds["ours"]), {name: rounded(values, 1) for name, values in speeds.items()}
+    figures.add("speed / that of vllm.LLM", ours / max(speeds["bare"]), at_least=OF_VLLM, is_speed=True, detail=detail)
+    figures.add(f"{sizes.questions * sizes.trajectories} sequences", ours, "tokens/s")
 
 
-def add_costs(bench: OneEngine, figures: Figures) -> None:
-    measured = forks.forks(bench)
-    detail = measured[f"{forks.CACHED}_detail"]
-    figures.add("prefix tokens of forks from the cache", measured[forks.CACHED], at_least=0.95, detail=detail)
-    detail = measured[f"{forks.COST}_detail"]
-    figures.add("tokens computed for 16 forks / for one request", measured[forks.COST], at_most=0.6, detail=detail)
+@pytest.fixture
+def bench(engine, sizes, work) -> OneEngine:
+    return OneEngine(work, "tiny" if sizes.is_tiny else "full", handle=engine(sizes.small))
+
+
+def test_the_cost_of_entropies(bench, figures):
     measured = entropy_probe.overhead(bench)
     for key, name, most in (
         (entropy_probe.OVERHEAD, "of the first 16 of 256 tokens", 0.03),
@@ -73,19 +78,9 @@ def add_costs(bench: OneEngine, figures: Figures) -> None:
         figures.add(name, measured[key], at_most=most, is_speed=True, detail=detail)
 
 
-def vllm_speeds(arguments: Mapping[str, Any], workloads: Sequence[Workload], as_ours: bool) -> list[float]:
-    """Tokens per second of vLLM's `LLM` in a process of its own, with vLLM's own settings.
-
-    Args:
-        as_ours: scheduler and model in one process, as our engine has them and as CPUs need it; False: where vLLM puts
-            them.
-    """
-    if as_ours:
-        import rllib_arpo.engine.vllm  # noqa: F401
-    else:
-        # Our engine has set it in the process that started this one.
-        os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
-    from vllm import LLM
-
-    llm = LLM(**arguments)
-    return [generate(llm, workload) for workload in workloads][1:]
+def test_the_cost_of_forks(bench, figures):
+    measured = forks.forks(bench)
+    detail = measured[f"{forks.CACHED}_detail"]
+    figures.add("prefix tokens of forks from the cache", measured[forks.CACHED], at_least=0.95, detail=detail)
+    detail = measured[f"{forks.COST}_detail"]
+    figures.add("tokens computed for 16 forks / for one request", measured[forks.COST], at_most=0.6, detail=detail)

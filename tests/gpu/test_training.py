@@ -9,7 +9,6 @@ import torch
 from release.benchmarks.common.bench import timed
 from release.benchmarks.learner.rollouts import make_rollouts
 from rllib_arpo.arpo import ARPO
-from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.gpu.flops import model_flops
 from tests.gpu.workbench import Figures, Sizes, random_qwen3
 from tests.helpers.configs import small_config
@@ -69,7 +68,7 @@ def add_iterations(algorithm: ARPO, results: list[dict[str, Any]], sizes: Sizes,
     for part, value in seconds.items():
         figures.add(f"an iteration: {part}", value, "s")
     figures.add("generated tokens", mean("env_runners", "generated_tokens") / seconds["rollout"], "tokens/s")
-    trees = make_rollouts([episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled]).trees
+    trees = make_rollouts([sampled.tree for sampled in algorithm.last_sampled]).trees
     flops = model_flops(algorithm.get_module().causal_lm, trees)
     figures.add("MFU of the update, engine's sleep included", flops / seconds["update"] / max(sizes.peaks().values()))
     figures.add("engine's log-probs against the learner's", np.mean([*map(gap, results)]), "nats", at_most=ENGINE_GAP)

@@ -1,7 +1,8 @@
 """Shared by the tests of a device: sizes, figures with targets, models with random weights, and configurations."""
 
 import json
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import torch
 
 from release.benchmarks.common.endless_models import byte_tokenizer
+from release.benchmarks.learner.tree_workload import make_question
 from rllib_arpo import ARPOConfig
+from rllib_arpo.core.tree import QuestionTree
 from tests.gpu.flops import matmul_peaks
 from tests.helpers.configs import small_config
 from tuned_examples.smollm2 import cached_folder
@@ -54,8 +57,9 @@ class Sizes:
         repeats: of each timing; one more comes first and does not count.
         attention_tokens: of the tree on which kernels are timed.
         probe_sequences, probe_tokens: generated for the comparison with transformers.
-        update_questions, update_tokens, tokens_per_pass: of an update that is timed; the tokens are of one question.
-        sharing: sums of the trajectories' lengths / unique tokens, at which trees are compared with packing.
+        update_questions, update_tokens: of an update that is timed; the tokens are of one question.
+        tokens_per_pass: of such updates; whole questions fill a pass.
+        sharing: sums of the trajectories' lengths / unique tokens of such updates.
         questions, trajectories: of a rollout and of an iteration; each trajectory of the rollout is one turn.
         prompt_tokens, turn_tokens: of the rollout.
         iterations, turns, train_turn_tokens: of the training.
@@ -66,14 +70,14 @@ class Sizes:
     large: Shape = Shape(1536, 28, 12, 2, 8960, 151936)
     kv_cache_bytes: int = 4 << 30
     products: tuple[int, ...] = (4096, 8192, 16384)
-    repeats: int = 5
+    repeats: int = 3
     attention_tokens: int = 16384
     probe_sequences: int = 32
     probe_tokens: int = 64
     update_questions: int = 16
-    update_tokens: int = 2048
-    tokens_per_pass: int = 8192
-    sharing: tuple[float, ...] = (1.0, 2.5, 5.0)
+    update_tokens: int = 2036
+    tokens_per_pass: tuple[int, ...] = (8192, 16384)
+    sharing: tuple[float, ...] = (2.5, 5.0, 1.0)
     questions: int = 16
     trajectories: int = 16
     prompt_tokens: int = 256
@@ -85,6 +89,9 @@ class Sizes:
     def peaks(self) -> dict[int, float]:
         """FLOP/s of bf16 products of two square matrices, by their size; the best is what MFU is a share of."""
         return matmul_peaks(torch.bfloat16, self.products, repeats=10, device=DEVICE)
+
+    def update_trees(self, sharing: float) -> list[QuestionTree]:
+        return [make_question(sharing, self.update_tokens, seed) for seed in range(self.update_questions)]
 
     def engine_kwargs(self) -> dict[str, Any]:
         """vLLM's arguments; the size of the KV cache is fixed, so that both sides of a comparison have the same."""
@@ -120,8 +127,8 @@ TINY = Sizes(
     probe_sequences=2,
     probe_tokens=8,
     update_questions=2,
-    update_tokens=96,
-    tokens_per_pass=128,
+    update_tokens=60,
+    tokens_per_pass=(128,),
     sharing=(2.5,),
     questions=2,
     trajectories=4,
@@ -131,19 +138,27 @@ TINY = Sizes(
     turns=2,
     train_turn_tokens=6,
 )
+SIZES = TINY if os.environ.get("GPU_CHECK") == "tiny" else FULL
+
+
+def tell(**entry: object) -> None:
+    """Adds a line to the report, if GPU_CHECK_REPORT names one; it stays there however this process ends."""
+    if report := os.environ.get("GPU_CHECK_REPORT"):
+        with open(report, "a") as lines:
+            lines.write(json.dumps(entry, default=float) + "\n")
 
 
 @dataclass
 class Figures:
-    """What a test measures: a property of its junit XML each, whose value is JSON.
+    """What a test measures; each figure is printed and goes to the report at once.
 
     Attributes:
-        record: pytest's `record_property`.
+        test: its name.
         judges_speed: whether targets of speed count.
         missed: the targets that were missed; the test fails by them at its end.
     """
 
-    record: Callable[[str, object], None]
+    test: str
     judges_speed: bool
     missed: list[str] = field(default_factory=list)
 
@@ -167,7 +182,8 @@ class Figures:
         """
         target = f">= {at_least:g}" if at_least is not None else f"<= {at_most:g}" if at_most is not None else ""
         row = {"value": value, "unit": unit, "target": target, "detail": detail or {}}
-        self.record(name, json.dumps(row, default=float))
+        print(name, row)
+        tell(test=self.test, figure=name, **row)
         reached = not target or (value >= at_least if at_least is not None else value <= at_most)
         if not reached and (self.judges_speed or not is_speed):
             self.missed.append(f"{name}: {value:g}, not {target}")

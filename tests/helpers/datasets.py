@@ -77,13 +77,6 @@ LAYOUTS = {
         ],
         ("A", "B"),
     ),
-    "nemo_gym": (
-        [
-            {"responses_create_params": {"input": "Q?"}},
-            {"responses_create_params": {"input": [{"role": "user", "content": [{"text": "Q?"}]}]}},
-        ],
-        (),
-    ),
     "arpo_mix": ([row("Q?", "A")], ("A",)),
     "arpo_deepsearch": ([row("Q?", "A")], ("A",)),
     "parquet": ([row("Q?", "A<|answer_split|>B")], ("A", "B")),

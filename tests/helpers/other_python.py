@@ -13,21 +13,14 @@ from pathlib import Path
 FOLDER = Path("~/.cache/rllib_arpo/test_packages").expanduser()
 
 
-def python_with(name: str, *requirements: str, bare: str | None = None) -> str:
-    """The Python of an environment in which pip has installed `requirements`.
-
-    Args:
-        bare: one that is installed without its own, whatever version of Python it asks for.
-    """
+def python_with(name: str, *requirements: str) -> str:
+    """The Python of an environment in which pip has installed `requirements`."""
     folder = FOLDER / name
-    mark, wanted = folder / "installed", " ".join(filter(None, [bare, *requirements]))
+    mark, wanted = folder / "installed", " ".join(requirements)
     if not mark.exists() or mark.read_text() != wanted:
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        install = [folder / "bin" / "pip", "install", "-q"]
-        if bare is not None:
-            subprocess.run([*install, "--no-deps", "--ignore-requires-python", bare], check=True)
-        subprocess.run([*install, *requirements], check=True)
+        subprocess.run([folder / "bin" / "pip", "install", "-q", *requirements], check=True)
         mark.write_text(wanted)
     return str(folder / "bin" / "python")
 

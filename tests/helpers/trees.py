@@ -55,6 +55,11 @@ def make_trajectory(
     )
 
 
+def endings(tree: QuestionTree) -> tuple[StopReason, ...]:
+    """The stop reason of each trajectory."""
+    return tuple(trajectory.stop_reason for trajectory in tree.trajectories)
+
+
 def make_tree(prompt: Sequence[int], trajectories: Sequence[Trajectory], question_id: str = "q") -> QuestionTree:
     """A tree by hand."""
     return QuestionTree(question_id, np.asarray(prompt, dtype=np.int32), tuple(trajectories))
@@ -213,3 +218,25 @@ def random_tree(rng: np.random.Generator, **options) -> QuestionTree:
 def trees(**options) -> st.SearchStrategy[QuestionTree]:
     """Hypothesis strategy over `random_tree(rng, **options)`."""
     return st.integers(0, 2**32 - 1).map(lambda seed: random_tree(np.random.default_rng(seed), **options))
+
+
+def assert_same(a: QuestionTree, b: QuestionTree) -> None:
+    """All of two trees, their trajectories in the same order."""
+    assert (a.question_id, a.prompt.tolist()) == (b.question_id, b.prompt.tolist())
+    mine, other = a.by_id(), b.by_id()
+    assert list(mine) == list(other)
+    for agent, trajectory in mine.items():
+        copy = other[agent]
+        for name in ("stop_reason", "accuracy", "format_valid", "parent", "num_inherited_turns", "topped_up"):
+            assert getattr(copy, name) == getattr(trajectory, name), (agent, name)
+        assert len(copy.turns) == len(trajectory.turns)
+        for one, two in zip(trajectory.turns, copy.turns, strict=True):
+            for name in ("token_ids", "log_probs", "entropies", "observation", "weight_versions"):
+                assert getattr(one, name).tolist() == getattr(two, name).tolist(), (agent, name)
+            assert (one.new_context, one.tool_call, one.decision, one.times, one.reward) == (
+                two.new_context,
+                two.tool_call,
+                two.decision,
+                two.times,
+                two.reward,
+            )

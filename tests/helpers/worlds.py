@@ -1,11 +1,16 @@
-"""Sessions with worlds, as trajectories have them, and what is said there."""
+"""Sessions with worlds, as trajectories have them, what is said there, and the simplest worlds."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import Any
 
+from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.rewards import Score
+from rllib_arpo.envs.worlds import Reply, World
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
 
@@ -26,3 +31,79 @@ def trunk_of(world: Any, *messages: tuple[str, str], **row: Any) -> WorldSession
 
 async def texts(play: WorldSession, *actions: str) -> list[str]:
     return [(await play.say(action)).text for action in actions]
+
+
+class Faults(dict[str, list[Exception | None]]):
+    """Method -> what its next calls raise, None where they do not; all copies of a world share it."""
+
+    def __deepcopy__(self, _memo: dict[int, Any]) -> Faults:
+        return self
+
+    def strike(self, method: str) -> None:
+        left = self.get(method)
+        fault = left.pop(0) if left else None
+        if fault is not None:
+            raise fault
+
+
+class Counter(World):
+    """Counts up by what is said, from the seed on; a game as simple as they come. Copies fork it."""
+
+    takes_text = True
+    made = 0
+
+    def __init__(self, faults: dict[str, list[Exception | None]] | None = None):
+        self.total, self.faults = 0, Faults(faults or {})
+        type(self).made += 1
+        self.number = type(self).made
+
+    async def reset(self, question):
+        self.faults.strike("reset")
+        self.total = question.row["seed"]
+        return f"begin at {self.total}"
+
+    async def act(self, action):
+        self.faults.strike("act")
+        if action == "no":
+            raise ToolError("that is no number")
+        if action == "slow":
+            return Reply("too slow", status=ToolStatus.TIMEOUT)
+        self.total += int(action)
+        return Reply(str(self.total))
+
+    async def score(self, path):
+        self.faults.strike("score")
+        return Score.of(float(self.total))
+
+    async def close(self):
+        self.faults.strike("close")
+
+
+class Forked(Counter):
+    """Forks itself."""
+
+    async def fork(self):
+        self.faults.strike("fork")
+        other = type(self)(self.faults)
+        other.total = self.total
+        return other
+
+
+class Replayed(Counter):
+    """Cannot be copied."""
+
+    def __init__(self, faults: dict[str, list[Exception | None]] | None = None):
+        super().__init__(faults)
+        self.lock = threading.Lock()
+
+
+class Drifting(Replayed):
+    """Is another world each time."""
+
+    async def reset(self, question):
+        await super().reset(question)
+        return "begin"
+
+    async def act(self, action):
+        self.faults.strike("act")
+        return Reply(f"world {self.number}", reward=float(action) if isinstance(action, str) else 0.0)

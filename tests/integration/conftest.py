@@ -6,6 +6,7 @@ import pytest
 from ray import tune
 from transformers import AutoTokenizer
 
+from rllib_arpo.core.figures import tool_calls
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from tests.helpers.chat_templates import QWEN25
 from tests.helpers.configs import small_config
@@ -35,18 +36,18 @@ def calling_folder(model_folder, tmp_path) -> str:
 
 @pytest.fixture
 def trains(ray_cluster, model_folder, built, monkeypatch):
-    """trains(env_config, moves, ...) -> the ways in which worlds forked in two iterations, and the second's metrics.
+    """trains(env_config, moves, ...) -> how worlds forked in two iterations, and the second's metrics.
 
     `model` is a folder; further keywords are of `adaptive_rollout`. What tools answered: `statuses` of the metrics.
     """
-    ways, way = set(), WorldMaker.way
+    methods, method = set(), WorldMaker.fork_method
 
-    def noted(forking, world):
-        ways.add(way(forking, world))
-        return way(forking, world)
+    def noted(maker):
+        methods.add(method.fget(maker))
+        return method.fget(maker)
 
     def run(env_config, moves, *, model=model_folder, **rollout):
-        monkeypatch.setattr(WorldMaker, "way", noted)
+        monkeypatch.setattr(WorldMaker, "fork_method", property(noted))
         tokenizer, statuses = byte_tokenizer(), set()
         replies = [[*tokenizer.encode(move, add_special_tokens=False), tokenizer.eos_token_id] for move in moves]
         config = small_config(model, vocab_size=len(tokenizer), replies=replies)
@@ -56,7 +57,7 @@ def trains(ray_cluster, model_folder, built, monkeypatch):
             result = algorithm.train()["env_runners"]
             assert (result["forks_refused"], result["stop"].get("broken_tool", 0.0)) == (0, 0.0)
             assert result["forks_per_question"] > 0
-            statuses |= {str(call.status) for sampled in algorithm.last_sampled for call in sampled.stats.tool_calls}
-        return ways, result | {"statuses": statuses}
+            statuses |= {str(call.status) for sampled in algorithm.last_sampled for call in tool_calls(sampled.tree)}
+        return methods, result | {"statuses": statuses}
 
     return run

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.rollout.episodes import episode_to_tree
+from rllib_arpo.envs.worlds.running import RunningWorld
 from tests.helpers.configs import small_config
 from tests.helpers.models import TOKENIZER_SIZE, byte_tokenizer, tiny_model
 from tests.helpers.safe import Safe
@@ -17,13 +16,13 @@ TURNS = ("<turn> 12 </turn>", "<turn> 21 </turn>", "<answer> \\boxed{done} </ans
 
 
 def test_a_class_trains_for_two_iterations_and_forks_by_copy(ray_cluster, built, model_folder, tmp_path, monkeypatch):
-    copies, copied = [], WorldMaker.copied
+    copies, copy = [], RunningWorld.copy
 
-    def counted(forking, world):
-        copies.append(copied(forking, world))
+    def counted(running):
+        copies.append(copy(running))
         return copies[-1]
 
-    monkeypatch.setattr(WorldMaker, "copied", counted)
+    monkeypatch.setattr(RunningWorld, "copy", counted)
     (tmp_path / "safes.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
     replies = [byte_tokenizer().encode(turn, add_special_tokens=False) for turn in TURNS]
     config = small_config(model_folder, vocab_size=TOKENIZER_SIZE, replies=replies)
@@ -35,7 +34,7 @@ def test_a_class_trains_for_two_iterations_and_forks_by_copy(ray_cluster, built,
     for iteration in (1, 2):
         result = algorithm.train()
         assert result["training_iteration"] == iteration
-        trees = [episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled]
+        trees = [sampled.tree for sampled in algorithm.last_sampled]
         assert sorted(tree.question_id for tree in trees) == ["safes/0", "safes/1"]
         forks = [t for tree in trees for t in tree.trajectories if "." in t.agent_id]
         assert forks and {t.stop_reason.name for t in forks} <= {"ANSWER", "TOOL_CALL_LIMIT"}

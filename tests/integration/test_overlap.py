@@ -7,7 +7,7 @@ import pytest
 from ray import tune
 
 from rllib_arpo import ARPO
-from rllib_arpo.rollout.episodes import episode_to_tree
+from rllib_arpo.core.figures import oldest_weights
 from rllib_arpo.rollout.messages import SampledQuestion, SamplingConditions
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
 from tests.helpers.configs import small_config
@@ -35,7 +35,7 @@ def record_batches(algorithm) -> list[list]:
 
 
 def versions(question) -> set[int]:
-    turns = [turn for t in episode_to_tree(question.episode).trajectories for turn in t.turns]
+    turns = [turn for t in question.tree.trajectories for turn in t.turns]
     return set(np.concatenate([turn.weight_versions for turn in turns]).tolist())
 
 
@@ -130,7 +130,7 @@ def test_questions_over_the_bound_are_asked_again():
     """A question whose tokens are two updates old, with a bound of one, is asked again and counted."""
     dispatcher = FakeDispatcher({0: [4], 1: [2, 5]})
     batch = QuestionStream(dispatcher, SETTINGS).next_batch(SamplingConditions(weight_version=5))
-    assert [(q.number, q.stats.oldest_weights) for q in batch.questions] == [(0, 4), (1, 5)]
+    assert [(q.number, oldest_weights(q.tree)) for q in batch.questions] == [(0, 4), (1, 5)]
     assert dispatcher.asked == [[0, 1, 2, 3], [1]]
     assert [weight_lag(q, 5) for q in batch.questions] == [1, 0]
     assert batch.num_requeued == 1

@@ -8,7 +8,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from rllib_arpo.connectors import steps
-from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.api_agents import adder, process
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer
@@ -34,7 +33,7 @@ def test_a_program_trains_with_forks(ray_cluster, model_folder, built):
     for _ in range(2):
         result = algorithm.train()["env_runners"]
         assert (result["forks_refused"], result["stop"]["world_ended"]) == (0, 1.0)
-        for tree in (episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled):
+        for tree in (sampled.tree for sampled in algorithm.last_sampled):
             assert sum(trajectory.parent is not None for trajectory in tree.trajectories) == 2
             for trajectory in tree.trajectories:
                 said = [
@@ -79,7 +78,7 @@ def test_an_unmodified_agent_trains_with_forks(ray_cluster, calling_folder, buil
         assert (result["new_contexts"] > 0) == begins
         assert set(result["stop"]) >= {"world_ended"}
         assert result["stop"]["world_ended"] + result["stop"]["tool_call_limit"] == 1.0
-        trees = [episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled]
+        trees = [sampled.tree for sampled in algorithm.last_sampled]
         for tree, trained in zip(trees, packed, strict=True):
             turns = [turn.token_ids.tolist() for trajectory in tree.trajectories for turn in trajectory.turns]
             assert all(turn in replies for turn in turns)

@@ -4,7 +4,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo.commands import run_command
-from rllib_arpo.rollout.episodes import episode_to_tree
 
 
 def test_the_record_is_the_trees_of_the_run(scripted, tmp_path):
@@ -15,9 +14,9 @@ def test_the_record_is_the_trees_of_the_run(scripted, tmp_path):
     assert first["messages"]["0"].startswith(
         "sampled     accuracy 0.500  pass@2 1.000  any of M 1.000  with signal 1.000"
     )
-    trees = [episode_to_tree(sampled.episode) for sampled in algorithm.last_sampled]
+    trees = [sampled.tree for sampled in algorithm.last_sampled]
     algorithm.evaluate()
-    evaluated = [episode_to_tree(sampled.episode) for sampled in algorithm.last_evaluation]
+    evaluated = [sampled.tree for sampled in algorithm.last_evaluation]
     algorithm.stop()
     folder = tmp_path / "trees"
     assert sorted(path.name for path in folder.iterdir()) == ["evaluation-00001.parquet", "iteration-00001.parquet"]

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from rllib_arpo import ARPO, AEPOConfig, DAPOConfig, GRPOConfig, ReinforcePlusPlusConfig, TreeGRPOConfig
-from rllib_arpo.core.tree import StopReason
 from rllib_arpo.engine.engine import GenerationRequest
 from rllib_arpo.engine.scripted_engine import ScriptedReply
+from rllib_arpo.rollout.episodes import TreeEpisode
 from tests.helpers.configs import small_config
 from tests.helpers.scripted_env import ANSWER, TOOL
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
 from tests.helpers.weights import learner_weights
 
 
@@ -143,8 +144,9 @@ def test_what_has_no_signal_after_the_last_round_is_left_out(built, scripted):
     trained = []
 
     def with_reward(sampled, reward):
-        stats = replace(sampled.stats, rewards=(reward, 0.0), stop_reasons=(StopReason.ANSWER,) * 2)
-        return replace(sampled, stats=stats)
+        trajectories = [make_trajectory(str(i), [make_turn([5])], reward=[reward, 0.0][i]) for i in range(2)]
+        tree = make_tree([1], trajectories, sampled.tree.question_id)
+        return replace(sampled, episode=TreeEpisode(tree))
 
     algorithm._stream.take = lambda n, conditions: [with_reward(s, float(s.number == 2)) for s in take(n, conditions)]
     algorithm._update = lambda batch: (trained.append([s.number for s in batch]), update(batch))

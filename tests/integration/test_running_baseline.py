@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from rllib_arpo import ARPO
-from rllib_arpo.rollout.episodes import episode_to_tree
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def trees(algorithm, num_iterations: int) -> list[list]:
                 (t.agent_id, str(t.stop_reason), [(turn.decision, len(turn.entropies)) for turn in t.turns])
                 for t in tree.trajectories
             ]
-            for tree in (episode_to_tree(sampled.episode) for sampled in batch)
+            for tree in (sampled.tree for sampled in batch)
         ]
         for batch in iterations
     ]

@@ -10,13 +10,6 @@ from rllib_arpo.envs.worlds.verifiers import write_rows
 from tests.helpers.api_agents import framework
 from tests.helpers.other_python import free_port, python_with, running
 
-#: What a server of nemo-gym 0.4.0 imports. All that it requires would bring a numpy that Python 3.11 cannot build.
-OF_NEMO_GYM = (
-    "aiohttp==3.14.5", "devtools==0.13.0", "fastapi==0.165.0", "gprof2dot==2025.4.14", "hydra-core==1.3.8",
-    "itsdangerous==2.2.0", "omegaconf==2.3.1", "openai==2.7.2", "orjson==3.13.0", "pandas==3.1.1", "psutil==7.2.2",
-    "pydot==4.0.1", "python-multipart==0.0.34", "ray==2.60.0", "requests==2.34.2", "rich==15.0.0", "tqdm==4.70.1",
-    "uvicorn==0.54.0", "uvloop==0.23.0", "wandb==0.31.0", "yappi==1.7.6",
-)  # fmt: skip
 REPOSITORY = str(Path(__file__).resolve().parents[2])
 pytestmark = [pytest.mark.packages, pytest.mark.timeout(1800)]
 LIMITS = {"max_tool_calls": 4, "max_response_tokens": 1200, "max_turn_tokens": 64}
@@ -35,22 +28,6 @@ def test_openenv(trains, openenv, tools):
         world = {"url": f"http://127.0.0.1:{port}", "tools": tools, "read": "number"}
         replies = ['<add> {"number": 1} </add>', '<add> {"number": 2} </add>'] if tools else ["1", "2"]
         ways, result = trains({"world": {"openenv": world}}, replies, **LIMITS)
-        assert (ways, result["statuses"]) == ({"replay"}, {"ok"})
-
-
-def test_nemo_gym(trains, tmp_path):
-    """Version 0.4.0 says that it needs Python 3.12; its servers run with 3.11 too."""
-    python = python_with("nemo-gym-0.4", *OF_NEMO_GYM, bare="nemo-gym==0.4.0")
-    schema = {"type": "object", "properties": {"count": {"type": "integer"}}, "required": ["count"]}
-    asked = {"input": "Add.", "tools": [{"type": "function", "name": "add", "parameters": schema, "strict": True}]}
-    rows, port = tmp_path / "rows.jsonl", free_port()
-    rows.write_text(json.dumps({"responses_create_params": asked, "initial_count": 3, "expected_count": 6}))
-    command = [python, "-m", "uvicorn", "--app-dir", REPOSITORY, "--port", str(port), "tests.helpers.nemo_gym_app:app"]
-    with running(*command, port=port):
-        world = {"nemo_gym": {"url": f"http://127.0.0.1:{port}", "tools": str(rows)}}
-        replies = ['<add> {"count": 1} </add>', '<add> {"count": 2} </add>', "That is all."]
-        env_config = {"task": "nemo_gym", "path": str(rows), "world": world}
-        ways, result = trains(env_config, replies, **LIMITS)
         assert (ways, result["statuses"]) == ({"replay"}, {"ok"})
 
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.configs import small_config
 from tests.helpers.weights import engine_log_probs, learner_log_probs, learner_weights, set_learner_weights
 
@@ -31,7 +30,7 @@ def test_every_question_has_a_whole_tree(trained):
     assert [[s.number for s in batch] for batch in algorithm.batches] == [[0, 1], [2, 3]]
     for sampled in [s for batch in algorithm.batches for s in batch]:
         assert len(sampled.episode.agent_episodes) == 4
-        assert len(episode_to_tree(sampled.episode).trajectories) == 4
+        assert len(sampled.tree.trajectories) == 4
 
 
 def test_behaviour_log_probs_are_the_learners(trained):
@@ -53,7 +52,7 @@ def test_evaluation_is_greedy_and_repeatable(trained):
 
     def answers():
         algorithm.evaluate()
-        return [[t.token_ids.tolist() for t in episode_to_tree(s.episode).path("0")] for s in algorithm.last_evaluation]
+        return [[t.token_ids.tolist() for t in s.tree.path("0")] for s in algorithm.last_evaluation]
 
     assert answers() == answers()
 

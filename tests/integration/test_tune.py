@@ -7,9 +7,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -18,9 +17,11 @@ from ray import tune
 from ray.air.integrations.mlflow import MLflowLoggerCallback
 
 from rllib_arpo.commands import main
+from rllib_arpo.core.metric import EVALUATION, LEARNER, OTHER, PROGRESS, TOOLS
 from rllib_arpo.mlflow.callback import ARPOMLflowCallback
-from rllib_arpo.mlflow.metric_groups import OTHER, flat_metrics, metric_name
+from rllib_arpo.mlflow.metric_groups import NAMES, flat_metrics, metric_name
 from rllib_arpo.record.read import questions, record_files
+from rllib_arpo.rollout.metric_table import ROLLOUT_METRICS, TOOL_METRICS
 from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts, evaluation_files, say_before_and_after
 from tests.helpers.configs import small_config
@@ -32,39 +33,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 PATIENCE_S = 60.0
 RATES = [1e-3, 1e-4]
 
-#: Group -> what a run of this environment and configuration has in it; the evaluation repeats the rollout's.
-METRICS = {
-    "1 progress": [
-        "accuracy", "alarms", "evaluation accuracy", "evaluation format_valid", "evaluation pass_at_k",
-        "evaluation reward", "format_valid", "pass_at_k", "reward", "tool calls so far",
-    ],
-    "2 rollout": [
-        "episode_len_max", "episode_len_mean", "episode_len_min", "episode_return_max", "episode_return_min",
-        "generated_tokens", "generated_tokens_lifetime", "num_env_steps_sampled", "num_env_steps_sampled_lifetime",
-        "num_episodes", "num_episodes_lifetime", "questions_dropped", "questions_given_up", "questions_requeued",
-        "resample_rounds", "response_tokens_mean", "stop answer", "stop broken_tool", "stop deadline",
-        "stop engine_failure", "stop error", "stop malformed_call", "stop no_answer", "stop time_limit",
-        "stop token_limit", "stop tool_call_limit", "stop world_ended", "tokens_per_second", "weight_lag_max",
-    ],
-    "3 entropy and forks": [
-        "entropy after_tool", "entropy delta", "entropy delta_p10", "entropy delta_p50", "entropy delta_p90",
-        "entropy initial", "entropy rise_share", "fork_depth_mean", "fork_depth_p10", "fork_depth_p90",
-        "fork_events_per_question", "fork_rate", "forks_per_question", "forks_refused", "initial_rollouts_per_question",
-        "prefix_tokens_reused", "topped_up_per_question",
-    ],
-    "4 tools": [
-        "new_contexts",
-        "requests_refused", "tool calls", "tool entropy_delta", "tool entropy_delta_p10", "tool entropy_delta_p50",
-        "tool entropy_delta_p90", "tool entropy_rise_share", "tool errors", "tool latency_p50", "tool latency_p99",
-        "tool timeouts", "tool_calls_executed", "tool_calls_per_trajectory",
-    ],
-    "5 learner": [
-        "clip_fraction", "engine_logprob_gap", "entropy", "grad_norm", "groups_without_signal", "learning_rate",
-        "mixed_sign_share", "num_questions_trained", "policy_loss", "ratio_mean", "tokens_computed", "tokens_flat",
-        "tokens_unique", "total_loss",
-    ],
-    "6 seconds": ["iteration", "rollout", "sync", "total", "update"],
-}  # fmt: skip
+#: A declared metric that this run does not have: without a reference.
+NOT_HERE = {f"{LEARNER}/kl"}
 OTHERS = [
     "fault_tolerance/num_env_runners_dropped_lifetime",
     "fault_tolerance/num_healthy_workers",
@@ -181,15 +151,14 @@ def test_an_mlflow_run_is_whole(results, workspace, capsys):
 
 
 def check_metrics(metrics: dict[str, float], folder: Path) -> None:
-    """The groups are complete, and hold the numbers of Tune's last result."""
-    names: dict[str, list[str]] = {}
-    for name in sorted(metrics):
-        group, _, rest = name.partition("/")
-        names.setdefault(group, []).append(rest)
-    evaluation = names.pop("7 evaluation")
-    assert names == METRICS | {OTHER: OTHERS}
-    rollouts = [name for group in list(METRICS)[1:4] for name in METRICS[group]]
-    assert set(evaluation) <= {"tools " + name for name in METRICS["4 tools"]} | set(rollouts)
+    """Every metric that is declared is there, and no other; they hold the numbers of Tune's last result."""
+    tools = {f"{TOOLS}/tool {metric.name}" for metric in TOOL_METRICS}
+    evaluation = {name for name in metrics if name.startswith(EVALUATION)}
+    assert metrics.keys() - evaluation == {*NAMES.values(), *tools, *(f"{OTHER}/{name}" for name in OTHERS)} - NOT_HERE
+    of_rollout = {metric.mlflow_name for metric in ROLLOUT_METRICS if metric.group != PROGRESS}
+    assert evaluation <= {
+        f"{EVALUATION}/{name}" for name in of_rollout | {f"tools tool {metric.name}" for metric in TOOL_METRICS}
+    }
     assert len(evaluation) == 48
     last = json.loads((folder / "result.json").read_text().splitlines()[-1])
     assert metrics["1 progress/evaluation accuracy"] == last["evaluation"]["env_runners"]["accuracy"]
@@ -238,10 +207,6 @@ def wait_for(uri: str) -> None:
             time.sleep(0.1)
 
 
-def name(row: Mapping[str, Any]) -> tuple[str, str, str]:
-    return row["purpose"], str(row["iteration"]), row["question_id"]
-
-
 def test_a_server_gets_every_question_of_a_run(mlflow_server, results):
     """Of a run that `rllib-arpo log-run` brings to another store."""
     wait_for(mlflow_server)
@@ -254,4 +219,5 @@ def test_a_server_gets_every_question_of_a_run(mlflow_server, results):
     traces = client.search_traces(locations=[experiment], run_id=logged.info.run_id)
     assert len(recorded) == 2 * 2 + 3 * 3
     assert all(trace.data.spans for trace in traces)
-    assert sorted(name(trace.info.tags) for trace in traces) == sorted(name(question.row) for question in recorded)
+    names = [tuple(trace.info.tags[name] for name in ("purpose", "iteration", "question_id")) for trace in traces]
+    assert sorted(names) == sorted((q.facts.purpose, str(q.facts.iteration), q.tree.question_id) for q in recorded)

@@ -1,17 +1,14 @@
 """Callbacks of users in a whole algorithm: what they log, when they raise, what they are told."""
 
+from pathlib import Path
+
 import pytest
 from ray.rllib.callbacks.callbacks import RLlibCallback
 
+from rllib_arpo.record.read import questions, record_files
 from rllib_arpo.rollout.messages import Purpose
-from rllib_arpo.rollout.metrics import OWN_NAMES
+from rllib_arpo.rollout.metric_table import BATCH_METRICS, OWN_NAMES
 
-#: Metrics of training alone.
-NOT_IN_EVALUATION = {
-    "num_env_steps_sampled", "num_env_steps_sampled_lifetime", "num_episodes_lifetime", "num_module_steps_sampled",
-    "num_module_steps_sampled_lifetime", "questions_dropped", "questions_requeued", "resample_rounds",
-    "tool_calls_executed_lifetime", "generated_tokens_lifetime", "weight_lag_max",
-}  # fmt: skip
 #: Metrics of forks and tools, which this run does not have.
 OF_FORKS = {"fork_depth_mean", "fork_depth_p10", "fork_depth_p90", "fork_rate", "tools"}
 
@@ -35,7 +32,7 @@ def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(built, script
     evaluation = algorithm.evaluate()["env_runners"]
     assert evaluation["my_turns"] == 1
     assert evaluation.keys() - OWN_NAMES == {"my_turns"}
-    assert rollout.keys() - evaluation.keys() == NOT_IN_EVALUATION
+    assert rollout.keys() - evaluation.keys() == {metric.name.split("/")[0] for metric in BATCH_METRICS}
     assert algorithm.train()["env_runners"]["my_turns"] == 4
     # Nothing waits for an evaluation that may never come.
     assert algorithm._dispatcher._metrics == {Purpose.TRAINING: [], Purpose.EVALUATION: []}
@@ -83,6 +80,27 @@ def test_a_callback_that_spoils_a_reward_is_named(built, scripted):
     sentence = r"^A callback, on_episode_end, left a reward of question 'q\d', trajectory 2, that must be a f"
     with pytest.raises(ValueError, match=sentence):
         algorithm.train()
+
+
+@pytest.mark.parametrize("num_env_runners", [0, 1])
+@pytest.mark.parametrize("callback", ["on_episode_end", "on_sample_end"])
+def test_a_reward_that_a_callback_shapes_is_that_of_the_tree(built, scripted, num_env_runners, callback):
+    """The update, the metrics and the record read it: all trajectories of a question have 1 or 0, and now 3 or 2."""
+
+    def shape(*, episode=None, samples=(), **_):
+        for one in [episode] if episode else samples:
+            for agent in one.agent_episodes.values():
+                agent.rewards[-1] += 2.0
+
+    scripted.callbacks(**{callback: shape}).env_runners(num_env_runners=num_env_runners)
+    algorithm = built(scripted.reporting(record_share=1.0))
+    rollout = algorithm.train()["env_runners"]
+    returns = {earned for question in algorithm.last_sampled for earned in question.tree.returns()}
+    assert returns == {2.0, 3.0}
+    assert (rollout["episode_return_min"], rollout["episode_return_max"]) == (2.0, 3.0)
+    algorithm.stop()
+    (file,) = record_files(Path(algorithm.logdir) / "trees")
+    assert {earned for question in questions(file) for earned in question.tree.returns()} == returns
 
 
 def test_a_callback_may_train(built, scripted):

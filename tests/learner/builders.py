@@ -13,7 +13,7 @@ from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.policy.sharded_state import whole_array
-from rllib_arpo.rollout.episodes import tree_to_episode
+from rllib_arpo.rollout.episodes import TreeEpisode
 
 TOKENS = gym.spaces.Box(0, 2**31 - 1, (1,), np.int32)
 SPACES = {DEFAULT_MODULE_ID: (TOKENS, TOKENS)}
@@ -25,7 +25,7 @@ def make_config(model: str, dtype: str = "float64", **training) -> ARPOConfig:
 
 
 def make_batch(config: ARPOConfig, trees: Sequence[QuestionTree]) -> QuestionBatch:
-    return QuestionBatch.plan([tree_to_episode(tree) for tree in trees], PlanSettings.from_config(config))
+    return QuestionBatch.plan([TreeEpisode(tree) for tree in trees], PlanSettings.from_config(config))
 
 
 def build_learner(config: ARPOConfig) -> ARPOTorchLearner:

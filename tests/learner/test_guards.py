@@ -4,7 +4,6 @@ import logging
 
 import numpy as np
 import pytest
-from ray.rllib.core.columns import Columns
 
 from rllib_arpo.learner.metrics import alarms
 from rllib_arpo.learner.sharding import NonFiniteLossError
@@ -52,9 +51,8 @@ def test_questions_that_break_the_loss_are_kept(algorithm):
 
     def broken_batch():
         batch = sample_batch()
-        for episode in batch[0].episode.agent_episodes.values():
-            for log_probs in episode.extra_model_outputs[Columns.ACTION_LOGP]:
-                log_probs[:] = np.nan
+        for turn in batch[0].tree.turns():
+            turn.log_probs[:] = np.nan
         return batch
 
     algorithm._sample_batch = broken_batch
@@ -65,7 +63,7 @@ def test_questions_that_break_the_loss_are_kept(algorithm):
     (file,) = record_files(path)
     found = list(questions(file))
     # Both questions are in one pass.
-    assert [question.row["question_id"] for question in found] == raised.value.question_ids
-    assert [len(question.trajectories) for question in found] == [4, 4]
-    log_probs = [question.trajectories[0].turns[0]["log_probs"] for question in found]
+    assert [question.tree.question_id for question in found] == raised.value.question_ids
+    assert [len(question.tree.trajectories) for question in found] == [4, 4]
+    log_probs = [question.tree.trajectories[0].turns[0].log_probs for question in found]
     assert [bool(np.isnan(values).all()) for values in log_probs] == [True, False]

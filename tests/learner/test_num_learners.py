@@ -20,6 +20,7 @@ from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner import learner_group as learner_group_module
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.learner.learner_group import ARPOLearnerGroup
+from rllib_arpo.learner.metrics import UPDATE_METRICS
 from rllib_arpo.learner.sharding import NonFiniteLossError
 from rllib_arpo.weights.snapshot import WeightSnapshot
 from rllib_arpo.weights.weight_sync import put_snapshot
@@ -41,22 +42,8 @@ pytestmark = pytest.mark.slow
 
 #: Metrics that must be those of the whole batch, however it was split.
 GLOBAL_METRICS = (
-    "policy_loss",
-    "grad_norm",
-    "entropy",
-    "ratio_mean",
-    "kl",
-    "clip_fraction",
-    "engine_logprob_gap",
-    "tokens_unique",
-    "tokens_flat",
-    "tokens_computed",
-    "mixed_sign_share",
-    "groups_without_signal",
-    "num_questions_trained",
-    "num_module_steps_trained",
-    "default_optimizer_learning_rate",
-)
+    *(metric.name for metric in UPDATE_METRICS), "num_module_steps_trained", "default_optimizer_learning_rate",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)

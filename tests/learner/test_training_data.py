@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rllib_arpo.core.entropy_advantage import EntropyStatistics
 from rllib_arpo.core.tree import QuestionTree, StopReason
 from rllib_arpo.learner.training_data import Minibatch, PlanSettings, QuestionBatch, RewardStatistics
-from rllib_arpo.rollout.episodes import tree_to_episode
+from rllib_arpo.rollout.episodes import TreeEpisode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 
@@ -43,7 +43,7 @@ def question(name: str, lengths: list[int], rewards: list[float] | None = None) 
 
 
 def batch(trees: list[QuestionTree], seed: int = 0, **overrides) -> QuestionBatch:
-    return QuestionBatch.plan([tree_to_episode(tree) for tree in trees], plan_settings(**overrides), seed=seed)
+    return QuestionBatch.plan([TreeEpisode(tree) for tree in trees], plan_settings(**overrides), seed=seed)
 
 
 def test_the_last_minibatch_is_smaller_and_not_dropped():

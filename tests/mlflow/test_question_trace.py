@@ -6,8 +6,9 @@ import pyarrow as pa
 
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, TurnTimes
 from rllib_arpo.mlflow.question_trace import QuestionTrace, trace_scores, trace_tags
-from rllib_arpo.record.read import Question, questions_of
-from rllib_arpo.record.rows import QuestionFacts, question_rows
+from rllib_arpo.record.question import QuestionFacts, RecordedQuestion
+from rllib_arpo.record.read import questions_of
+from rllib_arpo.record.rows import question_rows
 from rllib_arpo.record.schema import SCHEMA
 from tests.record.trees import SEARCH, TOKENIZER, TREE, ids, turn
 
@@ -52,9 +53,10 @@ FORKED = QuestionTree(
 )
 
 
-def recorded(tree: QuestionTree, tokenizer=TOKENIZER) -> Question:
+def recorded(tree: QuestionTree, tokenizer=TOKENIZER) -> RecordedQuestion:
     """As it is read from a file of the record."""
-    rows = question_rows(tree, QuestionFacts("evaluation", iteration=7, number=41, seconds=3.5), tokenizer)
+    facts = QuestionFacts("evaluation", iteration=7, number=41, seconds=3.5)
+    rows = question_rows(RecordedQuestion.decoded(tree, facts, tokenizer, SETTINGS))
     (question,) = questions_of(pa.Table.from_pylist(rows, schema=SCHEMA).to_pylist(), SETTINGS)
     return question
 
@@ -72,7 +74,7 @@ class TraceSpan:
     error: str = ""
 
 
-def trace_spans(question: Question) -> list[tuple[TraceSpan, dict]]:
+def trace_spans(question: RecordedQuestion) -> list[tuple[TraceSpan, dict]]:
     """Each span, and its attributes."""
     spans = list(QuestionTrace(question, "run", "file", 10**12).spans())
     names, start = {span.span_id: span.name for span in spans}, spans[0].start_time_ns

@@ -1,20 +1,19 @@
 """The rows of a tree, literally."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from rllib_arpo.core.advantages import NodeAttribution
-from rllib_arpo.core.tree import depth_first_layout
-from rllib_arpo.record.read import questions_of
-from rllib_arpo.record.rows import QuestionFacts, TreeAdvantages, question_rows, token_text
+from rllib_arpo.core.tree import QuestionTree, fork_path
+from rllib_arpo.record.question import QuestionFacts, RecordedQuestion, TreeAdvantages, TurnAdvantages
+from rllib_arpo.record.rows import question_rows, recorded_question
 from rllib_arpo.record.schema import ANSWER, SCHEMA
-from rllib_arpo.rollout.episodes import episode_to_tree, tree_to_episode
+from rllib_arpo.record.texts import token_text
 from tests.helpers.models import TOKENIZER_SIZE
-from tests.helpers.recorded_trees import recorded_tree
-from tests.helpers.trees import random_tree
+from tests.helpers.trees import assert_same, random_tree
 from tests.record.trees import TOKENIZER, TREE, ids
-from tests.rollout.test_episodes import assert_same
 
 FACTS = QuestionFacts("training", iteration=7, number=41, seconds=2.5)
 OF_QUESTION = {
@@ -49,17 +48,18 @@ NO_CALL = {
 
 
 def advantages() -> TreeAdvantages:
-    """The nodes are both turns of "0" and the turn of "1", in this order."""
-    soft = NodeAttribution(np.array([1.0, 1.0, 0.0]), np.array([0.0, 0.0, -1.5]), np.array([2.0, 2.0, 3.0]))
-    return TreeAdvantages(depth_first_layout(TREE), np.array([0.5, -0.5]), soft, hard=soft)
+    """Of both turns of "0" and the turn of "1"."""
+    good, bad = TurnAdvantages(1, 2.0, 1.0, 0.0, 0.5), TurnAdvantages(1, 3.0, 0.0, -1.5, -0.5)
+    return TreeAdvantages({"0": 0.5, "1": -0.5}, {("0", 0): good, ("0", 1): good, ("1", 0): bad})
 
 
-def written(rows: list[dict]) -> list[dict]:
-    return pa.Table.from_pylist(rows, schema=SCHEMA).to_pylist()
+def written(tree: QuestionTree, tokenizer=TOKENIZER, **more) -> list[dict]:
+    question = RecordedQuestion.decoded(tree, FACTS, tokenizer, {}, **more)
+    return pa.Table.from_pylist(question_rows(question), schema=SCHEMA).to_pylist()
 
 
 def test_the_rows_of_a_small_tree_begin_with_a_turn_that_calls_a_tool():
-    rows = written(question_rows(TREE, FACTS, TOKENIZER, advantages()))
+    rows = written(TREE, advantages=advantages())
     assert [(row["agent_id"], row["turn"]) for row in rows] == [("0", 0), ("0", 1), ("1", 0), ("2", None), ("0.0", 0)]
     assert rows[0] == {
         **OF_QUESTION,
@@ -97,7 +97,7 @@ def test_the_rows_of_a_small_tree_begin_with_a_turn_that_calls_a_tool():
 
 
 def test_the_row_of_a_turn_after_a_response_has_the_node_before_it():
-    assert written(question_rows(TREE, FACTS, TOKENIZER, advantages()))[1] == {
+    assert written(TREE, advantages=advantages())[1] == {
         **OF_QUESTION,
         **FIRST,
         "turn": 1,
@@ -129,7 +129,7 @@ def test_the_row_of_a_turn_after_a_response_has_the_node_before_it():
 
 
 def test_a_trajectory_without_a_turn_has_a_row():
-    row = written(question_rows(TREE, FACTS, TOKENIZER, advantages()))[3]
+    row = written(TREE, advantages=advantages())[3]
     own = {name: value for name, value in row.items() if value is not None and name not in OF_QUESTION}
     assert own == {
         "agent_id": "2",
@@ -144,7 +144,7 @@ def test_a_trajectory_without_a_turn_has_a_row():
 
 
 def test_a_masked_fork_has_no_advantage_and_is_not_examined_at_its_node():
-    row = written(question_rows(TREE, FACTS, TOKENIZER, advantages()))[4]
+    row = written(TREE, advantages=advantages())[4]
     assert (row["parent"], row["inherited_turns"], row["depth"], row["answered_s"]) == ("0", 1, 1, None)
     assert (row["after_tool"], row["weight_versions"]) == ("search", [4])
     assert {name: row[name] for name in NO_NODE} == NO_NODE
@@ -152,22 +152,33 @@ def test_a_masked_fork_has_no_advantage_and_is_not_examined_at_its_node():
 
 
 def test_what_was_not_trained_has_no_advantages():
-    rows = written(question_rows(TREE, FACTS, TOKENIZER))
+    rows = written(TREE)
     names = ("advantage", "leaves", "weight", "soft_positive", "soft_negative", "hard_advantage")
     assert {row[name] for row in rows for name in names} == {None}
     assert {row["trained"] for row in rows} == {False}
 
 
 @pytest.mark.parametrize("seed", [None, *range(8)])
-def test_the_rows_give_the_tree_back(seed):
+def test_the_rows_give_the_question_back(seed):
     shape = {"max_forks": 6, "masked_probability": 0.2, "new_context_probability": 0.3}
     tree = TREE if seed is None else random_tree(np.random.default_rng(seed), **shape)
-    (question,) = questions_of(written(question_rows(tree, FACTS, TOKENIZER)), {})
-    assert_same(recorded_tree(question), episode_to_tree(tree_to_episode(tree)))
+    # The record has the trajectories in their logical order.
+    logical = sorted(tree.trajectories, key=lambda trajectory: fork_path(trajectory.agent_id))
+    question = recorded_question(written(tree), {"k": 20})
+    assert_same(question.tree, replace(tree, trajectories=tuple(logical)))
+    texts = RecordedQuestion.decoded(tree, FACTS, TOKENIZER, {"k": 20})
+    assert (question.facts, question.texts, question.settings) == (FACTS, texts.texts, {"k": 20})
+    assert (question.advantages, question.answers) == (None, {})
+
+
+def test_the_advantages_are_given_back():
+    found = recorded_question(written(TREE, advantages=advantages()), {}).advantages
+    assert found.leaves == advantages().leaves
+    assert found.turns == advantages().turns | {("0.0", 0): TurnAdvantages()}
 
 
 def test_without_a_tokenizer_there_are_tokens_and_no_text():
-    rows = written(question_rows(TREE, FACTS, None))
+    rows = written(TREE, tokenizer=None)
     assert rows[0]["token_ids"] == ids("<s>é").tolist()
     assert {row[name] for row in rows for name in ("prompt", "text", "tool_output", "token_ends")} == {None}
 

@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -16,8 +15,8 @@ from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.record import schema
 from rllib_arpo.record.recorder import TreeRecorder, is_chosen
 from rllib_arpo.record.tables import RecordSettings, training_table
-from rllib_arpo.rollout.episodes import tree_to_episode
-from rllib_arpo.rollout.messages import QuestionRef
+from rllib_arpo.rollout.episodes import TreeEpisode
+from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion
 from tests.helpers.trees import paid, random_tree
 from tests.record.trees import TREE
 
@@ -36,8 +35,8 @@ def config(model: str = "none", **changes) -> ARPOConfig:
     return made
 
 
-def sampled(tree, number: int = 0) -> SimpleNamespace:
-    return SimpleNamespace(ref=QuestionRef(number), number=number, episode=tree_to_episode(tree), seconds=1.0)
+def sampled(tree, number: int = 0) -> SampledQuestion:
+    return SampledQuestion(QuestionRef(number), TreeEpisode(tree))
 
 
 @pytest.mark.parametrize("attribution", ["soft", "hard"])
@@ -116,7 +115,7 @@ def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(
     questions = [sampled(replace(TREE, question_id=name), i) for i, name in enumerate(("a", "b", "c"))]
     better = replace(TREE.trajectories[0], turns=paid(TREE.trajectories[0].turns, 4.75))
     shaped = replace(TREE, question_id="b", trajectories=(better,))
-    episodes = [questions[2].episode, tree_to_episode(shaped)]
+    episodes = [questions[2].episode, TreeEpisode(shaped)]
     recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
     recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics)
     recorder.close()
@@ -141,7 +140,7 @@ def test_the_new_episodes_of_a_question_that_is_asked_twice_keep_their_order(mod
         replace(TREE, trajectories=(replace(TREE.trajectories[0], turns=paid(TREE.trajectories[0].turns, reward)),))
         for reward in (1.75, 4.75)
     ]
-    episodes = [tree_to_episode(tree) for tree in shaped]
+    episodes = [TreeEpisode(tree) for tree in shaped]
     recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
     recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics)
     recorder.close()

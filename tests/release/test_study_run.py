@@ -7,7 +7,6 @@ import pytest
 from release.evidence.study_rows import COLUMNS, read_run, run_path
 from release.evidence.study_run import distinct_answers, find, main, run
 from release.evidence.study_table import all_tables
-from rllib_arpo.rollout.episodes import tree_to_episode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 from tests.release.study_rows import TEXT, write_run, write_study
 
@@ -70,7 +69,7 @@ def test_different_answers_of_a_question():
         make_tree([0], [make_trajectory(str(i), [make_turn([token])]) for i, token in enumerate(tokens)])
         for tokens in ((1, 2, 3, 4, 5), (4, 4))
     ]
-    questions = [SimpleNamespace(episode=tree_to_episode(tree)) for tree in trees]
+    questions = [SimpleNamespace(tree=tree) for tree in trees]
     assert distinct_answers(questions, lambda tokens: texts[int(tokens[0])]) == (2 + 0) / 2
     assert distinct_answers(questions[1:], lambda tokens: texts[int(tokens[0])]) is None
 

@@ -118,7 +118,7 @@ class FakeGroup:
             self.clock[0] += 200.0
         num_ended = len(held) if reply == LATE else reply if isinstance(reply, int) else 0
         ended = [held.pop(0) for _ in range(num_ended)]
-        sampled = [SampledQuestion(ref, None, None) for ref in ended if ref.number not in self.raising]
+        sampled = [SampledQuestion(ref, None) for ref in ended if ref.number not in self.raising]
         failure = Failure("ValueError: a bug", retry=True)
         failed = [FailedQuestion(ref, failure) for ref in ended if ref.number in self.raising]
         return Reply(sampled, frozenset(held), {}, failed)

@@ -7,8 +7,10 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.rollout.callbacks import RunnerCallbacks
+from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import Purpose, QuestionRef, SampledQuestion
-from rllib_arpo.rollout.metrics import OWN_NAMES
+from rllib_arpo.rollout.metric_table import OWN_NAMES
+from tests.helpers.trees import make_tree
 
 
 def on_sample_end(callback, purpose: Purpose) -> RunnerCallbacks:
@@ -16,7 +18,7 @@ def on_sample_end(callback, purpose: Purpose) -> RunnerCallbacks:
     callbacks = RunnerCallbacks(
         SimpleNamespace(_callbacks=[], config=config, metrics=MetricsLogger()), Purpose.TRAINING
     )
-    callbacks.sampled([SampledQuestion(QuestionRef(0, purpose), None, None)])
+    callbacks.sampled([SampledQuestion(QuestionRef(0, purpose), TreeEpisode(make_tree([1], [])))])
     return callbacks
 
 

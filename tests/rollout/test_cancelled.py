@@ -7,8 +7,8 @@ import pytest
 
 from rllib_arpo.core.tree import StopReason
 from rllib_arpo.engine.scripted_engine import ScriptedReply
-from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.scripted_env import ANSWER, TOOL, ScriptedEnv
+from tests.helpers.trees import endings
 from tests.rollout.conftest import VOCAB_SIZE, ended, settings
 
 
@@ -40,14 +40,14 @@ def test_what_nobody_cancelled_is_an_error_of_the_environment_and_not_the_deadli
     """The environment answers the next question after each."""
     questions = ended(lambda *_: ScriptedReply([ANSWER]), VOCAB_SIZE, range(5), [Cancels()], settings())
     assert list(questions) == [0, 1, 2, 3, 4]
-    assert questions[0].stats.stop_reasons == (StopReason.ERROR,) * 2
+    assert endings(questions[0].tree) == (StopReason.ERROR,) * 2
     (error, _) = questions[0].errors
     assert (error.kind, error.text) == ("RuntimeError", "it waited for something that was cancelled")
     assert questions[1].failure.message == "RuntimeError: it waited for something that was cancelled"
     assert questions[3].failure.message == "TimeoutError: the database is down"
     assert "Cancels did not close question 2 (RuntimeError('it waited" in caplog.text
     for number in (2, 4):
-        assert questions[number].stats.stop_reasons == (StopReason.ANSWER,) * 2
+        assert endings(questions[number].tree) == (StopReason.ANSWER,) * 2
 
 
 class Deaf(ScriptedEnv):
@@ -90,7 +90,7 @@ def test_a_deadline_holds_though_the_environment_does_not_hear_it(deterministic,
         deterministic=deterministic,
     )
     questions = ended(script, VOCAB_SIZE, range(2), [Deaf(fails), Deaf(fails)], config)
-    trajectories = episode_to_tree(questions[1].episode).by_id()
+    trajectories = questions[1].tree.by_id()
     assert (trajectories["0"].stop_reason, len(trajectories["0"].turns)) == (StopReason.DEADLINE, 1)
     assert trajectories["1"].stop_reason is StopReason.ANSWER
     assert questions[0].failure.message == "TimeoutError: Deaf, question 0, could not be reset in time."

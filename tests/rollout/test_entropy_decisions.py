@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutHistory, RolloutReference
+from rllib_arpo.core.rollout_history import NO_HISTORY, EarlierQuestion, RolloutHistory, RolloutReference
 from rllib_arpo.engine.scripted_engine import ScriptedReply
-from rllib_arpo.rollout.metrics import question_stats
 from rllib_arpo.rollout.settings import rollout_reference
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
 from tests.helpers.scripts import answer, by_prefix, tool
@@ -51,7 +50,7 @@ def test_permuted_forks_where_earlier_questions_had_a_rise_at_this_depth(sample_
     assert [sampled.decisions["0", depth].children for depth in (1, 2)] == forks
     # The node's own rise is what is recorded, and what later questions draw from.
     history = RolloutHistory(1)
-    history.extend([question_stats(sampled.tree, entropy_window=1).history()])
+    history.extend([EarlierQuestion.of(sampled.tree, entropy_window=1)])
     rises = {depth: [sampled.decisions["0", depth].delta] for depth in (1, 2)}
     assert rises[1][0] > 0 > rises[2][0]
     config = ARPOConfig().adaptive_rollout(branching="permuted")

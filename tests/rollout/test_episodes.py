@@ -1,11 +1,16 @@
-"""Trees survive the way through RLlib's `MultiAgentEpisode`."""
+"""A tree as RLlib's `MultiAgentEpisode`: what users see, and what they change."""
+
+import copy
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn, TurnTimes
-from rllib_arpo.rollout.episodes import episode_to_tree, path_token_ids, tree_to_episode
-from tests.helpers.trees import random_tree
+from rllib_arpo.envs.errors import ContractError
+from rllib_arpo.rollout.episodes import TreeEpisode
+from tests.helpers.trees import assert_same, random_tree
 
 
 def turn(tokens, observation=(), tool=False, reward=0.0) -> Turn:
@@ -44,55 +49,137 @@ CUT_OFF = QuestionTree(
 )
 
 
-def assert_same(a: QuestionTree, b: QuestionTree) -> None:
-    assert (a.question_id, a.prompt.tolist()) == (b.question_id, b.prompt.tolist())
-    mine, other = a.by_id(), b.by_id()
-    assert mine.keys() == other.keys()
-    for agent, trajectory in mine.items():
-        copy = other[agent]
-        for name in ("stop_reason", "accuracy", "format_valid", "parent", "num_inherited_turns", "topped_up"):
-            assert getattr(copy, name) == getattr(trajectory, name), (agent, name)
-        assert len(copy.turns) == len(trajectory.turns)
-        for one, two in zip(trajectory.turns, copy.turns, strict=True):
-            for name in ("token_ids", "log_probs", "entropies", "observation", "weight_versions"):
-                assert getattr(one, name).tolist() == getattr(two, name).tolist(), (agent, name)
-            assert (one.new_context, one.tool_call, one.decision, one.times, one.reward) == (
-                two.new_context,
-                two.tool_call,
-                two.decision,
-                two.times,
-                two.reward,
+def agents_of(tree: QuestionTree) -> dict[str, list]:
+    """Agent -> what RLlib's episode says of each of its turns."""
+    return {
+        agent_id: [
+            (
+                agent.actions[i].tolist(),
+                agent.extra_model_outputs["action_logp"][i].tolist(),
+                agent.extra_model_outputs["entropies"][i].tolist(),
+                agent.extra_model_outputs["weight_versions"][i].tolist(),
+                agent.observations[i + 1].tolist(),
+                agent.rewards[i],
             )
-
-
-@pytest.mark.parametrize("tree", [FORKED, CUT_OFF])
-def test_round_trip(tree):
-    assert_same(tree, episode_to_tree(tree_to_episode(tree)))
+            for i in range(len(agent))
+        ]
+        for agent_id, agent in TreeEpisode(tree).agent_episodes.items()
+    }
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_round_trip_of_random_trees(seed):
+def test_the_agents_have_the_turns_of_their_trajectories_and_the_tree_stays_as_it_was(seed):
     shape = {"vocab_size": 50, "paid_turn_probability": 0.5, "new_context_probability": 0.3}
     tree = random_tree(np.random.default_rng(seed), **shape)
-    assert_same(tree, episode_to_tree(tree_to_episode(tree)))
+    assert agents_of(tree) == {
+        t.agent_id: [
+            (
+                one.token_ids.tolist(),
+                one.log_probs.tolist(),
+                one.entropies.tolist(),
+                one.weight_versions.tolist(),
+                one.observation.tolist(),
+                one.reward,
+            )
+            for one in t.turns
+        ]
+        for t in tree.trajectories
+    }
+    episode = TreeEpisode(tree)
+    assert episode.agent_episodes
+    episode.take_edits("nobody")
+    assert_same(episode.tree, tree)
 
 
-def test_one_agent_per_trajectory_and_one_step_per_turn():
-    episode = tree_to_episode(FORKED)
+@pytest.mark.parametrize("tree", [FORKED, CUT_OFF])
+def test_one_agent_per_trajectory_and_one_step_per_turn(tree):
+    episode = TreeEpisode(tree)
     assert episode.id_ == "q"
-    assert set(episode.agent_episodes) == {"0", "1", "0.0", "2"}
-    assert {agent: len(e) for agent, e in episode.agent_episodes.items()} == {"0": 2, "1": 1, "0.0": 1, "2": 0}
-    assert episode.env_t == 2
+    assert {agent: len(e) for agent, e in episode.agent_episodes.items()} == {
+        t.agent_id: len(t.turns) for t in tree.trajectories
+    }
+    assert episode.env_steps() == max(t.num_path_turns for t in tree.trajectories)
     assert episode.is_done
 
 
 def test_first_observation_of_a_fork_is_its_whole_prefix():
-    fork = tree_to_episode(FORKED).agent_episodes["0.0"]
+    fork = TreeEpisode(FORKED).agent_episodes["0.0"]
     assert fork.observations[0].tolist() == [1, 2, 3, 4]
-    assert (fork.infos[0]["parent"], fork.infos[0]["inherited_turns"]) == ("0", 1)
+    assert fork.infos[0] == {"parent": "0", "inherited_turns": 1}
     assert fork.actions[0].tolist() == [8, 9]
 
 
-def test_path_token_ids():
-    assert path_token_ids(FORKED, "0.0").tolist() == [1, 2, 3, 4, 8, 9]
-    assert path_token_ids(FORKED, "0", own_turns=1).tolist() == [1, 2, 3, 4]
+def test_nobody_makes_agents_for_the_tree_or_for_a_journey(monkeypatch):
+    monkeypatch.setattr(TreeEpisode, "add_env_reset", lambda *_, **__: pytest.fail("agents were made"))
+    episode = TreeEpisode(FORKED)
+    episode.take_edits("nobody")
+    assert len(episode) == 2
+    for copied in (pickle.loads(pickle.dumps(episode)), copy.deepcopy(episode)):
+        assert_same(copied.tree, FORKED)
+        assert copied.id_ == "q"
+    with pytest.raises(AttributeError, match="does not have the attribute 'no_such_name'"):
+        _ = episode.no_such_name
+
+
+def test_changes_of_a_user_are_in_the_tree():
+    """A reward, a dropped trajectory, a token; "1" is as it was."""
+    episode = TreeEpisode(FORKED)
+    episode.agent_episodes["0"].rewards[-1] = np.float32(0.25)
+    episode.agent_episodes["0.0"].actions[0] = np.array([8, 5])
+    del episode.agent_episodes["2"]
+    episode.take_edits("A callback")
+    root, one, fork = episode.tree.trajectories
+    assert [turn.reward for turn in root.turns] == [0.5, 0.25]
+    assert fork.turns[0].token_ids.tolist() == [8, 5]
+    assert_same(replace(FORKED, trajectories=(one,)), replace(FORKED, trajectories=FORKED.trajectories[1:2]))
+    # What later ones change is seen as well.
+    episode.agent_episodes["0"].rewards[-1] = 4.0
+    episode.take_edits("A callback")
+    assert episode.tree.return_of("0") == 4.5
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda episode: pickle.loads(pickle.dumps(episode))])
+def test_a_copy_has_the_changes_and_the_custom_data(copied):
+    episode = TreeEpisode(FORKED)
+    episode.agent_episodes["0"].rewards[-1] = 4.0
+    episode.custom_data["seen"] = 3
+    other = copied(episode)
+    other.agent_episodes["1"].rewards[-1] = 7.0
+    other.take_edits("A callback")
+    assert (other.tree.returns().tolist(), other.custom_data) == ([4.5, 7.0, 1.5, 0.0], {"seen": 3})
+    assert episode.tree.return_of("1") == -1.0
+
+
+def drop_all(episode: TreeEpisode) -> None:
+    episode.agent_episodes.clear()
+
+
+def drop_a_parent(episode: TreeEpisode) -> None:
+    del episode.agent_episodes["0"]
+
+
+def cut(episode: TreeEpisode) -> None:
+    episode.agent_episodes["0"] = episode.agent_episodes["0"][:1]
+
+
+def add(episode: TreeEpisode) -> None:
+    episode.agent_episodes["7"] = episode.agent_episodes["1"]
+
+
+def spoil(episode: TreeEpisode) -> None:
+    episode.agent_episodes["1"].rewards[0] = None
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    (drop_all, "Mine left question 'q' without a trajectory."),
+    (drop_a_parent, "Mine dropped trajectory '0' of question 'q', from which '0.0' descends."),
+    (cut, "Mine left question 'q' with turns of trajectory '0' that were not sampled, or without some that were."),
+    (add, "Mine left question 'q' with turns of trajectory '7' that were not sampled, or without some that were."),
+    (spoil, "Mine left a reward of question 'q', trajectory 1, that must be a finite number, not None."),
+])  # fmt: skip
+def test_changes_that_do_not_fit_are_refused(change, sentence):
+    episode = TreeEpisode(FORKED)
+    change(episode)
+    with pytest.raises(ContractError) as raised:
+        episode.take_edits("Mine")
+    assert str(raised.value) == sentence

@@ -15,6 +15,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from rllib_arpo.core.figures import examined_nodes, tool_calls
+from rllib_arpo.core.token_counts import all_path_tokens
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.engine.engine import GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
@@ -30,6 +32,7 @@ from rllib_arpo.rollout.question_loop import QuestionLoop, SampledQuestion
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
 from tests.helpers.scripts import in_turn, scripted_engine
+from tests.helpers.trees import endings
 from tests.rollout.conftest import VOCAB_SIZE, ended, settings
 
 QUESTIONS, M = 6, 4
@@ -79,26 +82,27 @@ def sample(tmp_path, monkeypatch):
     return run
 
 
-def endings(sampled) -> Counter:
+def all_endings(sampled) -> Counter:
     """After checking that every question has M trajectories and that its counts add up."""
     assert sorted(q.number for q in sampled) == list(range(QUESTIONS))
     for question in sampled:
-        stats = question.stats
-        roots = 2 + stats.num_topped_up
-        assert len(stats.stop_reasons) == M == roots + len(stats.forks)
-        assert len(stats.rewards) == len(stats.path_tokens) == M
+        assert len(question.tree.trajectories) == M == 2 + top_ups(question) + len(question.tree.forks())
         assert len(question.episode.agent_episodes) == M
-    return Counter(reason for q in sampled for reason in q.stats.stop_reasons)
+    return Counter(reason for q in sampled for reason in endings(q.tree))
+
+
+def top_ups(question) -> int:
+    return sum(trajectory.topped_up for trajectory in question.tree.trajectories)
 
 
 def calls(sampled, name: str) -> Counter:
-    return Counter(call.status for q in sampled for call in q.stats.tool_calls if call.name == name)
+    return Counter(call.status for q in sampled for call in tool_calls(q.tree) if call.name == name)
 
 
 def test_a_tool_that_never_returns_is_given_up_and_the_model_told(sample):
     begin = time.perf_counter()
     sampled = sample("hangs")
-    assert endings(sampled).keys() <= {StopReason.ANSWER, StopReason.TOOL_CALL_LIMIT}
+    assert all_endings(sampled).keys() <= {StopReason.ANSWER, StopReason.TOOL_CALL_LIMIT}
     assert calls(sampled, "flaky").keys() == {ToolStatus.TIMEOUT}
     # Each trajectory waits 0.2 s per call, at most 6 times, and two questions run at a time.
     assert time.perf_counter() - begin < 30
@@ -106,7 +110,7 @@ def test_a_tool_that_never_returns_is_given_up_and_the_model_told(sample):
 
 def test_a_tool_that_throws_ends_its_trajectory_only(sample):
     sampled = sample("throws")
-    counts = endings(sampled)
+    counts = all_endings(sampled)
     errors = [error for question in sampled for error in question.errors]
     assert counts[StopReason.ERROR] == len(errors) > 0
     assert counts[StopReason.ANSWER] > 0
@@ -125,7 +129,7 @@ def test_a_tool_process_that_is_killed_again_and_again_comes_back(sample):
                 os.kill(pid, signal.SIGKILL)
 
     sampled = sample(during=kill)
-    endings(sampled)
+    all_endings(sampled)
     assert len(killed) >= 2
     assert sum(calls(sampled, "python").values()) > 10
 
@@ -158,9 +162,9 @@ def test_a_deadline_ends_only_its_own_questions_trajectories(sample_questions):
         question_deadline_s=4.0,
         deterministic=True,
     )
-    reasons = {q.number: Counter(q.stats.stop_reasons) for q in sampled}
+    reasons = {q.number: Counter(endings(q.tree)) for q in sampled}
     assert [StopReason.DEADLINE in reasons[number] for number in range(4)] == [False, True, False, False]
-    assert all(len(q.stats.stop_reasons) == 4 for q in sampled)
+    assert all(len(q.tree.trajectories) == 4 for q in sampled)
     assert sampled[-1].number == 1
 
 
@@ -174,7 +178,7 @@ def test_requests_that_a_deadline_cuts_off_leave_the_engine_while_the_loop_goes_
         limit = time.perf_counter() + 10
         while never.has_unfinished() and time.perf_counter() < limit:
             time.sleep(0.01)
-        assert question.stats.stop_reasons == (StopReason.DEADLINE,) * 2
+        assert endings(question.tree) == (StopReason.DEADLINE,) * 2
         assert sorted(never.cancelled) == ["training/0/0/0", "training/0/1/0"]
         assert not never.has_unfinished()
 
@@ -235,18 +239,18 @@ def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
     """Question 1 cannot be forked at its first node, in mid-step of an engine that also generates the others."""
     questions = ended(by_length, VOCAB_SIZE, range(4), [Unforkable() for _ in range(4)], settings())
     for number, error in ((1, ("OSError", "no copy of the tool's state")), (2, ("ForkRefused", "another count"))):
-        stats = questions[number].stats
-        assert (stats.num_topped_up, len(stats.forks), stats.forks_refused) == (1, 0, 1)
+        question = questions[number]
+        assert (top_ups(question), len(question.tree.forks()), question.forks_refused) == (1, 0, 1)
         # The fork that was taken back had a turn.
-        assert (stats.num_generated_tokens, stats.prefix_tokens_reused) == (68 + 31 * (number == 2), 0)
-        assert sum(node.decision.children for node in stats.nodes) == 0
-        assert stats.stop_reasons == (StopReason.ANSWER,) * 2
-        assert [(e.agent_id, e.kind, e.text) for e in questions[number].errors] == [("0.0", *error)]
+        assert (question.num_generated_tokens, question.prefix_tokens_reused) == (68 + 31 * (number == 2), 0)
+        assert sum(node.decision.children for node in examined_nodes(question.tree, 1)) == 0
+        assert endings(question.tree) == (StopReason.ANSWER,) * 2
+        assert [(e.agent_id, e.kind, e.text) for e in question.errors] == [("0.0", *error)]
     for number in (0, 3):
-        stats = questions[number].stats
-        assert (stats.stop_reasons, len(stats.forks)) == ((StopReason.ANSWER,) * 2, 1)
-        assert stats.path_tokens == (34, 34)
-        assert (stats.num_generated_tokens, stats.prefix_tokens_reused) == (3 + 31 + 31, 8)
+        question = questions[number]
+        assert (endings(question.tree), len(question.tree.forks())) == ((StopReason.ANSWER,) * 2, 1)
+        assert all_path_tokens(question.tree).tolist() == [34, 34]
+        assert (question.num_generated_tokens, question.prefix_tokens_reused) == (3 + 31 + 31, 8)
 
 
 class Served(ScriptedEnv):
@@ -295,7 +299,7 @@ def test_a_slow_reset_stops_no_other_question_and_each_question_is_closed_once(c
     assert (sorted(closed[:4]), closed[4:]) == ([0, 1, 2, 3], [4])
     assert caplog.text.count("a question is closed, though its result stands") == 5
     for number in (0, 1):
-        assert ended[number].stats.stop_reasons == (StopReason.ANSWER,) * 3
+        assert endings(ended[number].tree) == (StopReason.ANSWER,) * 3
     assert ended[2].failure.message.startswith("TimeoutError: Served, question 2, could not be reset in time.")
     assert ended[3].failure.message == "OSError: no server"
 

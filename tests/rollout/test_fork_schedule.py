@@ -202,7 +202,7 @@ def test_a_refused_fork_counts_when_its_node_is_decided_whatever_the_timing(samp
         budget_allocation=allocation,
         deterministic=True,
     )
-    assert list(sampled.shape()) == ["0", "1", "0.0", "1.0", "2", "3"]
+    assert list(sampled.shape()) == ["0", "0.0", "1", "1.0", "2", "3"]
 
 
 def test_without_determinism_requests_have_no_seed(sample_tree):

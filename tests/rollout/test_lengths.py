@@ -7,12 +7,14 @@ get short ones.
 import numpy as np
 import pytest
 
+from rllib_arpo.core.token_counts import all_path_tokens
+
 BUDGET = {"num_rollouts": 4, "num_initial_rollouts": 2}
 
 
 def tokens_per_question(questions) -> np.ndarray:
     """[Q]: mean tokens of a path. Questions, unlike the trajectories of one, are independent of each other."""
-    return np.array([np.mean(q.stats.path_tokens) for q in questions])
+    return np.array([np.mean(all_path_tokens(q.tree)) for q in questions])
 
 
 def deviation(sample: np.ndarray, other: np.ndarray) -> float:
@@ -30,7 +32,9 @@ def test_lengths_do_not_depend_on_how_many_questions_run_at_a_time(sample_questi
     seeded = sample_questions(numbers, slow_if_long, num_envs=8, deterministic=True, **BUDGET)
     # With seeds: the very same trajectories, whichever ended first.
     assert [question.number for question in alone] == numbers != [question.number for question in seeded]
-    lengths = [{question.number: question.stats.path_tokens for question in sample} for sample in (seeded, alone)]
+    lengths = [
+        {question.number: all_path_tokens(question.tree).tolist() for question in sample} for sample in (seeded, alone)
+    ]
     assert lengths[0] == lengths[1]
     # Without: all questions, the same distribution.
     assert sorted(question.number for question in together) == numbers

@@ -5,8 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from rllib_arpo.core.figures import examined_nodes, has_signal, initial_entropies
+from rllib_arpo.core.rollout_history import EarlierQuestion
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
-from rllib_arpo.rollout.metrics import nested, question_stats, rollout_metrics
+from rllib_arpo.rollout.episodes import TreeEpisode
+from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion
+from rllib_arpo.rollout.metric_table import nested, rollout_metrics
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 #: k. The entropies beyond it are recorded and not looked at.
@@ -67,9 +71,13 @@ MASKED = QuestionTree(
 )
 
 
+def asked(tree: QuestionTree, **beside) -> SampledQuestion:
+    return SampledQuestion(QuestionRef(0), TreeEpisode(tree), WINDOW, **beside)
+
+
 @pytest.fixture
 def metrics():
-    return rollout_metrics([question_stats(FORKED, WINDOW, 7), question_stats(MASKED, WINDOW)], seconds=10.0)
+    return rollout_metrics([asked(FORKED, prefix_tokens_reused=7), asked(MASKED)], seconds=10.0)
 
 
 def test_means_are_over_trajectories(metrics):
@@ -83,12 +91,12 @@ def test_means_are_over_trajectories(metrics):
 def test_pass_at_k_is_over_questions(metrics):
     assert metrics["pass_at_k"] == 0.5
     partly = replace(FORKED, trajectories=tuple(replace(t, accuracy=0.8 * t.accuracy) for t in FORKED.trajectories))
-    assert rollout_metrics([question_stats(partly, WINDOW)], seconds=1.0)["pass_at_k"] == 0.0
+    assert rollout_metrics([asked(partly)], seconds=1.0)["pass_at_k"] == 0.0
 
 
 def test_forks_and_top_ups_are_not_among_the_trajectories_that_began_at_the_prompt():
-    stats = question_stats(FORKED, WINDOW)
-    assert (stats.accuracies, stats.initial_accuracies, stats.num_initial_rollouts) == ((1.0, 0.0, 0.0), (1.0,), 1)
+    assert [trajectory.agent_id for trajectory in FORKED.initial()] == ["0"]
+    assert [trajectory.agent_id for trajectory in FORKED.forks()] == ["0.0"]
 
 
 def test_shared_calls_and_tokens_count_once(metrics):
@@ -117,8 +125,7 @@ def test_forks_count_though_their_parent_is_cut_off_in_the_turn_that_decided_the
         for agent in turns
     ]
     cut_off = replace(trajectories[0], stop_reason=StopReason.DEADLINE)
-    stats = question_stats(make_tree([1], [cut_off, *trajectories[1:]]), WINDOW)
-    metrics = rollout_metrics([stats], seconds=1.0)
+    metrics = rollout_metrics([asked(make_tree([1], [cut_off, *trajectories[1:]]))], seconds=1.0)
     assert (metrics["forks_per_question"], metrics["fork_events_per_question"]) == (3.0, 2.0)
     assert metrics["fork_depth_mean"] == pytest.approx(4 / 3)
 
@@ -142,17 +149,16 @@ def test_entropies_are_those_of_trajectories_from_the_prompt(metrics):
 def test_a_mean_over_nothing_is_no_metric():
     """Where no tool was called nothing rose, and nothing was decided."""
     plain = QuestionTree("c", np.zeros(5, np.int32), (Trajectory("0", (turn(3),), StopReason.ANSWER),))
-    metrics = rollout_metrics([question_stats(plain, WINDOW)], seconds=1.0)
+    metrics = rollout_metrics([asked(plain)], seconds=1.0)
     assert {name for name in metrics if name.startswith(("entropy/", "fork_rate", "fork_depth", "tools/"))} == set()
     assert (metrics["forks_per_question"], metrics["tool_calls_per_trajectory"]) == (0.0, 0.0)
-    greedy = rollout_metrics([question_stats(MASKED, WINDOW)], seconds=1.0)
+    greedy = rollout_metrics([asked(MASKED)], seconds=1.0)
     assert greedy["entropy/delta"] == pytest.approx(-0.5)
     assert "fork_rate" not in greedy and "fork_depth_mean" not in greedy
 
 
 def test_without_a_window_recorded_entropies_say_nothing():
-    stats = question_stats(FORKED, 0)
-    assert (stats.initial_entropies, stats.nodes) == ((), ())
+    assert (initial_entropies(FORKED, 0), examined_nodes(FORKED, 0)) == ([], [])
 
 
 def test_a_node_has_its_tool_response():
@@ -167,13 +173,13 @@ def test_a_node_has_its_tool_response():
             ),
         ),
     )
-    assert [node.response.tolist() for node in question_stats(tree, WINDOW).nodes] == [[0], [1]]
+    assert [node.response.tolist() for node in examined_nodes(tree, WINDOW)] == [[0], [1]]
 
 
 def test_levels_of_a_question_by_tool_are_nats_per_token():
     """However many tokens the windows have: two after the first question's search, one after each of the other's."""
-    assert question_stats(FORKED, WINDOW).history().levels == {"search": [2.5]}
-    assert question_stats(MASKED, WINDOW).history().levels == {"search": [1.0, 0.5]}
+    assert EarlierQuestion.of(FORKED, WINDOW).levels == {"search": [2.5]}
+    assert EarlierQuestion.of(MASKED, WINDOW).levels == {"search": [1.0, 0.5]}
 
 
 def test_tools_and_stops(metrics):
@@ -185,8 +191,8 @@ def test_tools_and_stops(metrics):
 
 
 def test_a_group_has_signal_if_counted_rewards_differ():
-    assert question_stats(FORKED, WINDOW).has_signal
-    assert not question_stats(MASKED, WINDOW).has_signal
+    assert has_signal(FORKED)
+    assert not has_signal(MASKED)
 
 
 def test_nested():

@@ -7,14 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from rllib_arpo.core.figures import examined_nodes
 from rllib_arpo.core.tree import ForkDecision
 from rllib_arpo.engine.engine import EntropyReady, GenerationRequest
 from rllib_arpo.engine.scripted_engine import ScriptedReply
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS
 from rllib_arpo.rollout.engine_loop import EngineLoop
-from rllib_arpo.rollout.episodes import episode_to_tree, tree_to_episode
-from rllib_arpo.rollout.metrics import question_stats
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
 from tests.helpers.scripts import answer, scripted_engine, tool
 from tests.rollout.conftest import ended, settings
@@ -143,11 +142,10 @@ def test_decisions_look_at_the_window_where_all_entropies_are_recorded(sample_tr
     )
     assert everything.shape() == windows.shape()
     assert list(windows.shape()) == ["0", "0.0", "1"]
-    nodes = question_stats(everything.tree, 2).nodes
-    assert nodes == question_stats(windows.tree, 2).nodes
+    nodes = examined_nodes(everything.tree, 2)
+    assert nodes == examined_nodes(windows.tree, 2)
     assert [node.entropy for node in nodes] == [0.625, HIGH]
-    restored = episode_to_tree(tree_to_episode(everything.tree))
-    entropies = [[turn.entropies.tolist() for turn in t.trajectories[0].turns] for t in (restored, windows.tree)]
+    entropies = [[turn.entropies.tolist() for turn in s.tree.trajectories[0].turns] for s in (everything, windows)]
     assert entropies[0] == [[LOW, LOW], [0.5, 0.75, 9.0, 9.0], [HIGH, HIGH]]
     assert entropies[1] == [[LOW, LOW], [0.5, 0.75], [HIGH, HIGH]]
 
@@ -210,8 +208,8 @@ def test_a_fork_without_an_answered_turn_is_masked_whatever_the_deadline_costs(s
         "1": (None, 0, [(11, ANSWER)], "answer"),
         "0.0": ("0", 1, turns, "deadline"),
     }
-    assert [t.counts for t in sampled.tree.trajectories] == [True, True, False]
-    assert sampled.tree.returns().tolist() == [-1.0, 1.0, 0.0]
+    assert [t.counts for t in sampled.tree.trajectories] == [True, False, True]
+    assert sampled.tree.returns().tolist() == [-1.0, 0.0, 1.0]
     assert sampled.tree.trajectories[0].turns[1].observation.tolist() == []
 
 
@@ -219,7 +217,7 @@ def test_a_fork_without_an_answered_turn_is_masked_whatever_the_deadline_costs(s
     ("of_fork", "endings", "returns"),
     [
         (answer(21), ["deadline", "answer", "answer"], [0.0, 1.0, 1.0]),
-        (ScriptedReply([21] * 10**6), ["time_limit", "answer", "deadline"], [-1.0, 1.0, -1.0]),
+        (ScriptedReply([21] * 10**6), ["time_limit", "deadline", "answer"], [-1.0, -1.0, 1.0]),
     ],
     ids=["the fork counts", "the fork is masked"],
 )
@@ -234,7 +232,7 @@ def test_a_fork_does_not_pay_for_the_deadline_of_its_parent(sample_tree, of_fork
         {"rewards": {"0.0": 1.0, "1": 1.0}},
         **DEADLINE,
     )
-    assert [(t.agent_id, len(t.turns)) for t in sampled.tree.trajectories][:2] == [("0", 1), ("1", 1)]
+    assert [(t.agent_id, len(t.turns)) for t in sampled.tree.trajectories if t.parent is None] == [("0", 1), ("1", 1)]
     assert [str(t.stop_reason) for t in sampled.tree.trajectories] == endings
     assert sampled.tree.returns().tolist() == returns
 

@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,13 +9,13 @@ from rllib_arpo import ARPOConfig
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.record.recorder import TreeRecorder
 from rllib_arpo.record.tables import RecordSettings
-from rllib_arpo.rollout.episodes import tree_to_episode
-from rllib_arpo.rollout.messages import Purpose, QuestionRef
+from rllib_arpo.rollout.episodes import TreeEpisode
+from rllib_arpo.rollout.messages import Purpose, QuestionRef, SampledQuestion
 from tests.record.trees import TREE
 
 
-def sampled(tree: QuestionTree, number: int, purpose: Purpose) -> SimpleNamespace:
-    return SimpleNamespace(ref=QuestionRef(number, purpose), number=number, episode=tree_to_episode(tree), seconds=2.5)
+def sampled(tree: QuestionTree, number: int, purpose: Purpose) -> SampledQuestion:
+    return SampledQuestion(QuestionRef(number, purpose), TreeEpisode(tree), seconds=2.5)
 
 
 def write_record(folder: Path, model: str, trees: list[QuestionTree]) -> None:

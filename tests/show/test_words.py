@@ -1,9 +1,13 @@
 """Fork decisions, endings and advantages in words."""
 
+from dataclasses import replace
+
 import pytest
 
-from rllib_arpo.record.read import Question, Trajectory
+from rllib_arpo.core.tree import ForkDecision
+from rllib_arpo.record.question import PlacedTurn, QuestionFacts, RecordedQuestion, TreeAdvantages, TurnAdvantages
 from rllib_arpo.show import words
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 SETTINGS = {
     "num_rollouts": 16,
@@ -15,18 +19,29 @@ SETTINGS = {
     "consecutive_fork_penalty": 0.0,
     "random_fork_probability": None,
 }
-ROOT = {"agent_id": "0", "parent": None, "topped_up": False, "inherited_turns": 0}
+#: Of a turn that was decided with 4 forks left.
+DECIDED = ForkDecision(level=1.0, delta=0.21, probability=0.542, eligible=True, children=0, budget=4)
 
 
-def said(turn: dict, num_roots: int = 8, trajectory: dict | None = None, **settings) -> str:
-    """Of a turn that was decided with 4 forks left, unless `turn` says otherwise."""
-    own = Trajectory(ROOT | (trajectory or {}), ())
-    roots = tuple(Trajectory(ROOT | {"agent_id": str(i)}, ({}, {})) for i in range(num_roots))
-    decided = {"turn": 1, "depth": 1, "delta": 0.21, "probability": 0.542, "eligible": True, "budget": 4, "children": 0}
-    return words.decision(decided | turn, own, Question({}, roots, SETTINGS | settings))
+def placed(own: int = 1, trajectory=None, num_roots: int = 8, advantages=None, **settings) -> PlacedTurn:
+    """A turn of the first of so many roots with two turns, or of another trajectory."""
+    turns = [make_turn([1], [2]), replace(make_turn([3]), decision=DECIDED)]
+    trajectories = [make_trajectory(str(i), turns) for i in range(num_roots)]
+    others = [] if trajectory is None else [trajectory]
+    tree = make_tree([1], [*trajectories, *others])
+    facts = QuestionFacts("training", 1, 0, 1.0)
+    question = RecordedQuestion(facts, tree, SETTINGS | settings, None, {}, advantages)
+    return PlacedTurn(question, trajectory or trajectories[0], own)
 
 
-@pytest.mark.parametrize(("turn", "settings", "expected"), [
+def said(decision: dict | None, **more) -> str:
+    """Of a turn that was decided so; None: its node was not examined."""
+    made = None if decision is None else replace(DECIDED, **decision)
+    root = make_trajectory("0", [make_turn([1], [2]), replace(make_turn([3]), decision=made)])
+    return words.decision(placed(**{"trajectory": root} | more))
+
+
+@pytest.mark.parametrize(("decision", "settings", "expected"), [
     ({"children": 1}, {}, "dH = +0.21, P = 0.542 (from 0.5 + 0.2 dH), forks where P > 0.5: forked once, 3 of 8 left."),
     ({"delta": -0.1, "probability": 0.271}, {"consecutive_fork_penalty": 0.5, "branching": "probability"},
      "dH = −0.10, P = 0.271 (from 0.5 + 0.2 dH with the penalty for forks in a row), forks with probability P: "
@@ -38,29 +53,31 @@ def said(turn: dict, num_roots: int = 8, trajectory: dict | None = None, **setti
     ({"eligible": False}, {},
      "dH = +0.21: not decided: no fork of 8 was left, a fork was refused, or the question ended first."),
     ({"eligible": False}, {"num_rollouts": 8}, "dH = +0.21: not decided, since this question has no forks."),
-    ({"delta": None}, {}, "The node before this turn was not examined."),
-    ({"delta": None, "turn": 0, "depth": 0}, {}, "The prompt precedes this turn: there is nothing to decide."),
+    (None, {}, "The node before this turn was not examined."),
+    (None, {"own": 0}, "The prompt precedes this turn: there is nothing to decide."),
 ])  # fmt: skip
-def test_decisions(turn, settings, expected):
-    assert said(turn, **settings) == expected
+def test_decisions(decision, settings, expected):
+    assert said(decision, num_roots=7, **settings) == expected
 
 
 def test_decisions_of_forks_and_top_ups():
-    fork = {"agent_id": "0.0", "parent": "0", "inherited_turns": 1}
-    assert said({"delta": None, "turn": 0}, trajectory=fork) == (
+    fork = make_trajectory("0.0", [make_turn([5])], num_inherited_turns=1)
+    assert words.decision(placed(own=0, trajectory=fork)) == (
         "This trajectory was forked here; the decision stands at the turn of 0."
     )
-    assert said({"delta": None, "turn": 0, "depth": 2}, trajectory=fork | {"inherited_turns": 2}) == (
+    assert words.decision(placed(own=0, trajectory=replace(fork, num_inherited_turns=2))) == (
         "This trajectory was forked here; 0 was cut off in the turn that decided it."
     )
-    assert said({}, trajectory={"topped_up": True}) == "dH = +0.21: not decided, since a top-up is not forked."
+    top_up = replace(placed().trajectory, agent_id="8", topped_up=True)
+    assert words.decision(placed(trajectory=top_up)) == "dH = +0.21: not decided, since a top-up is not forked."
 
 
 def test_advantages():
-    shared = {"leaves": 3, "weight": 2.0, "soft_positive": 1.0, "soft_negative": -0.5, "hard_advantage": 0.25}
-    assert words.advantages(shared) == (
+    shared = TurnAdvantages(leaves=3, weight=2.0, soft_positive=1.0, soft_negative=-0.5, hard_advantage=0.25)
+    advantages = TreeAdvantages({}, {("0", 1): shared})
+    assert words.advantages(placed(advantages=advantages)) == (
         "Advantage of its tokens, 3 leaves below: soft +0.50 and −0.25 (means of the positive and the negative parts), "
         "hard +0.25."
     )
-    assert words.advantages({"leaves": 0}) == "No trajectory that counts passes this turn."
-    assert words.advantages({"leaves": None}) == ""
+    assert words.advantages(placed(own=0, advantages=advantages)) == "No trajectory that counts passes this turn."
+    assert words.advantages(placed()) == ""

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from rllib_arpo.core.figures import ExaminedNode
 from rllib_arpo.core.tree import ForkDecision
-from rllib_arpo.rollout.metrics import NodeStats, question_stats
 from rllib_arpo.tracking import decisive_responses
 from rllib_arpo.tracking.decisive_responses import DecisiveResponses, decisiveness
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
@@ -16,9 +16,9 @@ TEXTS = {1: "A: see B", 2: "B: red C, blue D", 3: "C: see E"}
 DECISIVE, OTHER = 2, 3
 
 
-def node(response: int, delta: float, children: int = 0, *, on_policy: bool = True) -> NodeStats:
+def node(response: int, delta: float, children: int = 0, *, on_policy: bool = True) -> ExaminedNode:
     decision = ForkDecision(level=0.0, delta=delta, children=children)
-    return NodeStats("search", 0.5, on_policy, decision, np.array([response], np.int32), 1)
+    return ExaminedNode("search", 0.5, on_policy, decision, np.array([response], np.int32), 1)
 
 
 class TwoHits(DecisiveResponses):
@@ -60,7 +60,7 @@ def test_the_driver_adds_the_means_over_the_iterations_questions(monkeypatch):
     """However the questions were handed over: three questions of which two are alike weigh as three."""
     tokenizer = SimpleNamespace(decode=lambda tokens: TEXTS[int(tokens[0])])
     monkeypatch.setattr(decisive_responses, "load_tokenizer", {"model": tokenizer}.get)
-    sampled = [SimpleNamespace(stats=question_stats(tree, 2)) for tree in (FORKED, PLAIN, PLAIN)]
+    sampled = [SimpleNamespace(tree=tree, entropy_window=2) for tree in (FORKED, PLAIN, PLAIN)]
     algorithm = SimpleNamespace(config=SimpleNamespace(model_name_or_path="model"), last_sampled=sampled)
     result = {"env_runners": {"accuracy": 0.5}}
     TwoHits().on_train_result(algorithm=algorithm, metrics_logger=None, result=result)

@@ -1,63 +1,83 @@
 """What the first batch says before the first update, of literal questions."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
-from rllib_arpo.core.tree import ForkDecision, StopReason
-from rllib_arpo.rollout.metrics import NodeStats, QuestionStats, question_stats
+from rllib_arpo.core.figures import ExaminedNode
+from rllib_arpo.core.tree import ForkDecision, QuestionTree
 from rllib_arpo.tracking.first_batch import first_batch_line, first_batch_warnings
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 
-def asked(initial: str, others: str = "", forked: str = "", entropies: tuple[float, ...] = (0.2, 0.4)) -> QuestionStats:
+@dataclass(frozen=True)
+class Asked:
+    """A question's tree, and its tool responses that were examined."""
+
+    tree: QuestionTree
+    nodes: tuple[ExaminedNode, ...]
+
+
+def asked(
+    initial: str,
+    others: str = "",
+    forked: str = "",
+    entropies: tuple[float, ...] = (0.2, 0.4),
+    pays: Sequence[float] = (),
+) -> Asked:
     """A question whose trajectories are right ("1") or wrong ("0"), and whose tool responses fork or do not.
 
-    A right trajectory is paid 1, a wrong one 0; the responses have these entropies in turn.
+    A right trajectory is paid 1, a wrong one 0, unless `pays` says which; the responses have these entropies in turn.
+    Of `others` as many as responses fork are forks, and the rest top-ups.
     """
-    accuracies = tuple(float(mark) for mark in initial + others)
+    num_forks = forked.count("1")
+    names = [*map(str, range(len(initial))), *(f"0.{i}" for i in range(num_forks))]
+    names += [str(len(initial) + i) for i in range(len(others) - num_forks)]
+    turns = [make_turn([1], [2]), make_turn([1])]
+    trajectories = [
+        replace(
+            make_trajectory(name, turns["." in name :], float(paid), num_inherited_turns=int("." in name)),
+            accuracy=float(mark),
+            topped_up="." not in name and int(name) >= len(initial),
+        )
+        for name, mark, paid in zip(names, initial + others, pays or initial + others, strict=False)
+    ]
     nodes = tuple(
-        NodeStats("search", entropies[i % len(entropies)], True, ForkDecision(0.3, 0.1, 0.52, True, int(mark)),
-                  np.zeros(1, np.int32), 1)
+        ExaminedNode("search", entropies[i % len(entropies)], True, ForkDecision(0.3, 0.1, 0.52, True, int(mark)),
+                     np.zeros(1, np.int32), 1)
         for i, mark in enumerate(forked)
     )  # fmt: skip
-    one = question_stats(make_tree([0], [make_trajectory("0", [make_turn([1])])]), 0)
-    return replace(
-        one,
-        rewards=accuracies,
-        accuracies=accuracies,
-        initial_accuracies=accuracies[: len(initial)],
-        formats_valid=(True,) * len(accuracies),
-        stop_reasons=(StopReason.ANSWER,) * len(accuracies),
-        num_initial_rollouts=len(initial),
-        forks=(("0", 1),) * forked.count("1"),
-        nodes=nodes,
-    )
+    return Asked(make_tree([0], trajectories), nodes)
+
+
+def parts(questions: Sequence[Asked]) -> tuple[list[QuestionTree], list[ExaminedNode]]:
+    return [one.tree for one in questions], [node for one in questions for node in one.nodes]
 
 
 def test_the_line_of_trees():
     """Of the roots 1, 0, 0 and 0 of three questions with two roots, and two right ones of the third."""
     stats = [asked("10", "01", "10"), asked("00", "01", "00"), asked("11", "11", "10")]
-    assert first_batch_line(stats) == (
+    assert first_batch_line(*parts(stats)) == (
         "sampled     accuracy 0.500  pass@2 0.667  any of M 1.000  with signal 0.667  forked 0.33  3 questions"
     )
-    assert len(first_batch_line(stats * 30)) <= 103
+    assert len(first_batch_line(*parts(stats * 30))) <= 103
 
 
 def test_the_line_without_forks():
-    assert first_batch_line([asked("1000"), asked("0000")]) == (
+    assert first_batch_line(*parts([asked("1000"), asked("0000")])) == (
         "sampled     accuracy 0.125  pass@4 0.500  with signal 0.500  2 questions"
     )
 
 
 def test_pass_at_k_where_questions_have_different_numbers_of_roots():
     """One of three samples is right: two of them include it with probability 2/3."""
-    assert "pass@2 0.333" in first_batch_line([asked("100"), asked("00")])
+    assert "pass@2 0.333" in first_batch_line(*parts([asked("100"), asked("00")]))
 
 
-def warnings(*stats: QuestionStats, greedy: float | None = None, branching: str = "threshold") -> list[str]:
-    return list(first_batch_warnings(stats, greedy, branching, "the questions are too easy: ask others"))
+def warnings(*stats: Asked, greedy: float | None = None, branching: str = "threshold") -> list[str]:
+    return list(first_batch_warnings(*parts(stats), greedy, branching, "the questions are too easy: ask others"))
 
 
 HEALTHY = [asked("10", "01", "10"), asked("00", "01", "01"), asked("10", "10", "00"), asked("00", "00", "00")] * 4
@@ -71,7 +91,7 @@ def test_a_batch_with_something_to_learn_has_no_warning():
     ([asked("11", "11", "01")], None,
      "No question of the first batch has returns that differ, so that nothing is learned: the questions are "
      "too easy: ask others."),
-    ([replace(asked("00", "00", "01"), rewards=(0.0, -1.0, 0.0, 0.0))] * 2, 0.0,
+    ([asked("00", "00", "01", pays=[0.0, -1.0, 0.0, 0.0])] * 2, 0.0,
      "None of the 8 trajectories of the first batch is right, so that at most the format can be learned: "
      "cold-start the model, or ask easier questions."),
     ([*[asked("11", "11", "01")] * 10, asked("10", "11", "10")], None,
@@ -90,7 +110,7 @@ def test_a_small_batch_does_not_show_that_there_is_little_to_find():
 
 
 def test_an_environment_that_pays_and_tells_no_accuracy_is_not_warned_of():
-    paid = replace(asked("00", "00", "01"), rewards=(0.5, 0.0, 1.0, 0.0))
+    paid = asked("00", "00", "01", pays=[0.5, 0.0, 1.0, 0.0])
     assert warnings(paid, paid) == []
 
 
@@ -122,5 +142,5 @@ def test_forks_with_nothing_to_work_with(nodes, told):
 @pytest.mark.parametrize("nodes", ["", "0"])
 def test_forks_of_roots_that_were_cut_off_are_not_warned_of(nodes):
     """The decision is lost with the turn of the root: the only node that is known, if there is one, is the fork's."""
-    one = replace(asked("0", "10", nodes), forks=(("0", 1),))
+    one = replace(asked("0", "10", "1"), nodes=asked("0", "10", nodes).nodes)
     assert warnings(replace(one, nodes=tuple(replace(node, on_policy=False) for node in one.nodes))) == []

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
+from rllib_arpo.core.metric import measure
 from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
-from rllib_arpo.rollout.episodes import tree_to_episode
+from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, TrajectoryError
-from rllib_arpo.rollout.metrics import question_stats, rollout_metrics
+from rllib_arpo.rollout.metric_table import BATCH_METRICS, rollout_metrics
+from rllib_arpo.rollout.question_stream import Batch
 from rllib_arpo.tracking.iteration_log import IterationLog
 from tests.helpers.trees import paid
 
@@ -27,8 +29,7 @@ def sampled(*calls: ToolCall | None, errors: tuple[TrajectoryError, ...] = ()) -
         for call in calls
     )
     tree = QuestionTree("q", tokens, (Trajectory("0", paid(turns, 0.5), StopReason.ANSWER),))
-    stats = question_stats(tree, 0, tools_offered=("search", "python"))
-    return SampledQuestion(QuestionRef(7), tree_to_episode(tree), stats, errors=errors)
+    return SampledQuestion(QuestionRef(7), TreeEpisode(tree), errors=errors, tools_offered=("search", "python"))
 
 
 def iterations(*batches: list[SampledQuestion]) -> list[dict]:
@@ -36,7 +37,8 @@ def iterations(*batches: list[SampledQuestion]) -> list[dict]:
     logger = MetricsLogger(root=True)
     log, results = IterationLog(logger), []
     for batch in batches:
-        log.rollout(batch, rollout_metrics([question.stats for question in batch], seconds=2.0))
+        of_batch = measure(BATCH_METRICS, Batch(batch, batch, 0, 0, 0, 0, 0))
+        log.rollout(rollout_metrics(batch, seconds=2.0) | of_batch)
         results.append(logger.reduce()["env_runners"])
     return results
 
@@ -89,11 +91,12 @@ def test_an_error_is_told_once_for_each_tool_and_kind(caplog):
 def ended(*reasons: StopReason, format_valid: bool = False, accuracy: float = 0.0, **changes) -> SampledQuestion:
     """A question whose trajectories ended so."""
     question = sampled(None, **changes)
-    num = len(reasons)
-    stats = replace(
-        question.stats, stop_reasons=reasons, formats_valid=(format_valid,) * num, accuracies=(accuracy,) * num
+    [one] = question.tree.trajectories
+    trajectories = tuple(
+        replace(one, agent_id=str(i), stop_reason=reason, format_valid=format_valid, accuracy=accuracy)
+        for i, reason in enumerate(reasons)
     )
-    return replace(question, stats=stats)
+    return replace(question, episode=TreeEpisode(replace(question.tree, trajectories=trajectories)))
 
 
 def test_the_first_batch_is_told_before_its_warnings(caplog):

@@ -3,7 +3,7 @@
 import pytest
 
 from rllib_arpo.envs.errors import ContractError
-from rllib_arpo.rollout.metrics import OWN_NAMES
+from rllib_arpo.rollout.metric_table import OWN_NAMES
 from rllib_arpo.tracking.shared_metrics import RESERVED, SharedMetrics
 
 TAKEN = [*((name,) for name in sorted(RESERVED)), *(("env_runners", name) for name in sorted(OWN_NAMES))]

@@ -25,7 +25,6 @@ def env_config(name: str, *argv: str) -> dict:
 @pytest.mark.parametrize(("argv", "expected"), [
     ([], {}),
     (["--python-backend", "unsafe"], {"unsafe": True}),
-    (["--python-backend", "e2b"], {"backend": "e2b"}),
     (["--python-backend", "sandbox_fusion", "--python-url", "http://10.0.0.5:8080"],
      {"backend": "sandbox_fusion", "backend_options": {"url": "http://10.0.0.5:8080"}}),
 ])  # fmt: skip
@@ -127,6 +126,18 @@ def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch
         "hf_token": "*** 62d9",
         "model": "s3://***@b dee2",
     }
+
+
+def test_options_of_tune_are_refused_without_it():
+    parser = recipe_parser(stop_reward=1.0, stop_iters=2)
+    for argv, named in (
+        (["--output", "o"], "--output /"),
+        (["--resume"], "--resume:"),
+        (["--as-test"], "--as-test:"),
+        (["--checkpoint-at-end"], "--checkpoint-at-end:"),
+    ):
+        with pytest.raises(ValueError, match=f"^{named}.* needs Tune, and --no-tune leaves it out"):
+            run_recipe(small_config("m"), parser.parse_args(["--no-tune", *argv]), "recipe")
 
 
 @pytest.mark.parametrize(

@@ -93,20 +93,6 @@ def test_the_weight_transfer_of_an_older_vllm_is_refused(model_folder, monkeypat
     )
 
 
-def test_an_older_vllm_may_not_start_a_step_ahead(model_folder, monkeypatch):
-    def config(ahead):
-        return small_config(model_folder, engine="vllm", async_scheduling=ahead)
-
-    for ahead in (True, False, None):
-        config(ahead).validate()
-    monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", lambda build: {"vllm": "0.26.0"}[build])
-    config(False).validate()
-    for ahead in (True, None):
-        assert message(config(ahead)) == (
-            f"engine_kwargs['async_scheduling']={ahead}: needs vLLM 0.32 or newer, and 0.26.0 is installed."
-        )
-
-
 def test_a_mixture_of_experts_needs_a_newer_vllm(tmp_path, monkeypatch):
     folder = tiny_model(tmp_path, "qwen3_moe")
     for engine in ("vllm", "scripted"):

@@ -9,7 +9,7 @@ from ray.rllib.connectors.learner import AddOneTsToEpisodesAndTruncate
 from ray.rllib.policy.policy import PolicySpec
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.options.option import shown
+from rllib_arpo.options.rules import shown
 from rllib_arpo.validation.keys import ALLOWED, HARMLESS, HINTS, USED, USED_IN_TRAINING, keyword
 from tests.helpers.configs import small_config
 from tests.validation.sentences import message
@@ -17,7 +17,7 @@ from tests.validation.sentences import message
 RULES = USED | USED_IN_TRAINING
 ALL = set(vars(AlgorithmConfig()))
 NAN = float("nan")
-LR = "must be " + USED_IN_TRAINING["lr"].words + "."
+LR = "must be " + USED_IN_TRAINING["lr"].in_words() + "."
 ONE_POLICY = "one model, that of language_model(), plays every trajectory and is trained."
 
 
@@ -80,12 +80,12 @@ def test_a_bad_value_is_named(model_folder):
     for key, value in BAD.items():
         config = small_config(model_folder)
         setattr(config, key, value)
-        assert message(config) == f"{keyword(key)}={shown(value)}: must be {RULES[key].words}."
+        assert message(config) == f"{keyword(key)}={shown(value)}: must be {RULES[key].in_words()}."
 
 
 @pytest.mark.parametrize("value", [AddOneTsToEpisodesAndTruncate(), lambda: None, lambda a, b, c: None])
 def test_a_learner_connector_is_a_function_of_two_spaces(model_folder, value):
-    rule = RULES["_learner_connector"].words
+    rule = RULES["_learner_connector"].in_words()
     assert message(small_config(model_folder).learners(learner_connector=value)).endswith(f": must be {rule}.")
 
 

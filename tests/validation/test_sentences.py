@@ -1,210 +1,39 @@
-"""The sentences with which configurations are refused: each names the key."""
+"""What a configuration is refused for, and with which sentence."""
 
-import numpy as np
 import pytest
 
-from tests.helpers.configs import small_config
+from rllib_arpo.options.rules import shown
+from rllib_arpo.options.tables import OPTIONS
+from tests.helpers.models import tiny_model
+from tests.validation.refusals import FILE, VALUES, all_needs, default_config, whole_file
 from tests.validation.sentences import message
 
-#: (changes of the small configuration, the whole sentence).
-REFUSED = [
-    ({"engine_kwargs": 5}, "engine_kwargs=5: must be a dict."),
-    ({"num_rollouts": 0}, "num_rollouts=0: must be an integer >= 1."),
-    ({"num_rollouts": 2.5}, "num_rollouts=2.5: must be an integer >= 1."),
-    ({"branch_width": "broad"}, "branch_width='broad': must be an integer >= 1 or 'wide'."),
-    ({"branch_width": 0}, "branch_width=0: must be an integer >= 1 or 'wide'."),
-    ({"clip_low": -0.1}, "clip_low=-0.1: must be a finite number >= 0."),
-    ({"dual_clip": 1.0}, "dual_clip=1.0: must be a finite number > 1."),
-    ({"deadline_reward": float("inf")}, "deadline_reward=inf: must be a finite number."),
-    ({"temperature": float("nan")}, "temperature=nan: must be a finite number > 0."),
-    ({"branch_threshold": 10**400}, f"branch_threshold=1{'0' * 17}...{'0' * 19}: must be a finite number or 'auto'."),
-    ({"branch_base_probability": 1.5}, "branch_base_probability=1.5: must be a number in [0, 1]."),
-    ({"adam_betas": (0.9, 1.0)}, "adam_betas=(0.9, 1.0): must be two numbers in [0, 1)."),
-    ({"adam_betas": 0.9}, "adam_betas=0.9: must be two numbers in [0, 1)."),
-    ({"branching": "entropy"},
-     "branching='entropy': must be one of 'threshold', 'probability', 'random', 'permuted', 'always', 'never'."),
-    ({"deterministic": 1}, "deterministic=1: must be one of True, False."),
-    ({"guards": {"gradnorm": 1.0}},
-     "guards='gradnorm': must be one of 'engine_logprob_gap', 'ratio_mean', 'entropy', 'grad_norm'."),
-    ({"guards": {"grad_norm": 0}}, "guards['grad_norm']=0: must be a finite number > 0."),
-    ({"env_config": {"max_tool_calls": 7}},
-     "env_config['max_tool_calls'] contradicts max_tool_calls=3: set max_tool_calls alone."),
-    ({"env": None}, "env is required: call .environment('ToolMath-v0', env_config={...})."),
-    ({"env": "ToolMaths-v0"},
-     "env='ToolMaths-v0' is not registered: import its module, or call ray.tune.register_env."),
-    ({"model_name_or_path": None}, "model_name_or_path is required: call .language_model(model_name_or_path=...)."),
-    ({"model_name_or_path": 7}, "model_name_or_path=7: must be a text."),
-    ({"model_name_or_path": "/no/such/model"}, "model_name_or_path='/no/such/model': no such folder."),
-    ({"adaptive_rollout": {"num_rollouts": 8}},
-     "'adaptive_rollout' is a method of ARPOConfig: the keys are its keywords themselves."),
-    ({"evaluation_config": {"callbacks": print}},
-     "evaluation_config: 'callbacks' is a method of ARPOConfig: the keys are its keywords themselves."),
-    ({"num_rollout": 8}, "'num_rollout' is not a key of ARPOConfig. Did you mean 'num_rollouts'?"),
-    ({"num_rollouts": 1}, "num_initial_rollouts=2: must not exceed num_rollouts=1."),
-    ({"num_rollouts": 2}, "num_initial_rollouts=2: leaves none of num_rollouts=2 to fork; branching='never' says so."),
-    ({"branching": "random"},
-     "random_fork_probability=None: branching='random' needs a probability; it has no default."),
-    ({"branch_width": 4}, "branch_width=4: must be less than num_rollouts=4."),
-    ({"branch_width": 10**12, "branching": "probability"},
-     "branch_width=1000000000000: must be less than num_rollouts=4."),
-    ({"branch_width": "wide", "pre_monitoring_sensitivity": 1.0},
-     "branch_width='wide': not with pre_monitoring_sensitivity, whose N differs between questions."),
-    ({"max_weight_lag": 1}, "max_weight_lag=1: needs num_env_runners >= 1."),
-    ({"max_weight_lag": 1, "num_env_runners": 1, "deterministic": True},
-     "deterministic=True: with max_weight_lag=1 new weights arrive in the middle of trajectories, so that trees "
-     "depend on timing."),
-    ({"baseline": "tree", "branching": "never"},
-     "baseline='tree': with branching='never' a tree has one leaf; use 'group', which is the same."),
-    ({"attribution": "hard", "branching": "never"},
-     "attribution='hard': with branching='never' a tree has one leaf; use 'soft', which is the same."),
-    ({"leaf_weighting": "branch", "branching": "never"},
-     "leaf_weighting='branch': with branching='never' a tree has one leaf; use 'uniform', which is the same."),
-    ({"baseline": "same_state", "returns": "to_go"},
-     "returns='to_go': not with baseline='same_state'; use 'group' or 'batch'."),
-    ({"max_tool_calls": 0},
-     "branching='threshold': max_tool_calls=0 leaves no response to fork at; branching='never' says so."),
-    ({"baseline": "same_state", "max_resample_rounds": 1},
-     "baseline='same_state': not with max_resample_rounds, which takes equal returns for no signal."),
-    ({"baseline": "batch", "max_resample_rounds": 1},
-     "baseline='batch': not with max_resample_rounds, which takes equal returns for no signal."),
-    ({"baseline": "batch", "normalize_std": False},
-     "normalize_std=False: baseline='batch' divides by the standard deviation of the whole batch."),
-    ({"entropy_advantage_coeff": 0.2},
-     "entropy_advantage_coeff=0.2: needs record_entropies='all', the entropy of every token."),
-    ({"clip_high": 0.28},
-     "clip_high=0.28: an update of a single step clips nothing; set a questions_per_minibatch below "
-     "questions_per_batch, or num_epochs > 1."),
-    ({"dual_clip": 3.0, "questions_per_minibatch": 5},
-     "dual_clip=3.0: an update of a single step clips nothing; set a questions_per_minibatch below "
-     "questions_per_batch, or num_epochs > 1."),
-    ({"shuffle_batch_per_epoch": True, "num_epochs": 2},
-     "shuffle_batch_per_epoch=True: a single minibatch has all questions; set a questions_per_minibatch below "
-     "questions_per_batch."),
-    ({"keep_clipped_gradient": True},
-     "keep_clipped_gradient=True: an update of a single step clips nothing; set a questions_per_minibatch below "
-     "questions_per_batch, or num_epochs > 1."),
-    ({"entropy_baseline_questions": 9},
-     "entropy_baseline_questions=9: needs one of entropy_baseline='running', branching='permuted', "
-     "branch_threshold='auto', a pre_monitoring_sensitivity."),
-    ({"branch_threshold": "auto", "entropy_baseline": "running"},
-     "branch_threshold='auto': entropy_baseline='running' moves already; set a number."),
-    ({"branch_threshold": "auto", "branching": "probability"},
-     "branch_threshold='auto': belongs to branching='threshold' or 'permuted', not to 'probability'."),
-    ({"branch_threshold": 0.9, "branching": "always"},
-     "branch_threshold=0.9: belongs to branching='threshold' or 'permuted', not to 'always'."),
-    ({"branch_base_probability": 0.1, "branching": "random", "random_fork_probability": 0.5},
-     "branch_base_probability=0.1: belongs to branching='threshold' or 'probability' or 'permuted', not to "
-     "'random'."),
-    ({"branch_entropy_weight": 2.0, "branching": "random", "random_fork_probability": 0.5},
-     "branch_entropy_weight=2.0: belongs to branching='threshold' or 'probability' or 'permuted', not to "
-     "'random'."),
-    ({"branch_share": 0.3}, "branch_share=0.3: belongs to branch_threshold='auto'."),
-    ({"num_rollouts": 1, "branching": "never"},
-     "num_rollouts=1: baseline='group' compares a question's trajectories; use 'batch'."),
-    ({"returns": np.array(["total", "to_go"])},
-     "returns=array(['total', 'to_go'], dtype='<U5'): must be one of 'total', 'to_go'."),
-    ({"entropy_baseline": "running", "branching": "always"},
-     "entropy_baseline='running': branching='always' does not look at the entropy."),
-    ({"consecutive_fork_penalty": 0.1, "branching": "random", "random_fork_probability": 0.5},
-     "consecutive_fork_penalty=0.1: branching='random' has no P."),
-    ({"branching": "random", "random_fork_probability": 0.5, "budget_allocation": "ranked"},
-     "budget_allocation='ranked': branching='random' must ignore the entropy."),
-    ({"max_tokens_per_pass": 500},
-     "max_tokens_per_pass=500: must be at least max_context_tokens=1024, so that one trajectory fits into a pass."),
-    ({"max_response_tokens": 2000}, "max_response_tokens=2000: must not exceed max_context_tokens=1024."),
-    ({"kl_in_reward": True, "kl_coeff": 0.1},
-     "kl_in_reward=True: needs branching='never', since a reward-to-go differs between siblings."),
-    ({"kl_in_reward": True, "branching": "never"}, "kl_in_reward=True: needs a kl_coeff > 0."),
-    ({"consecutive_fork_penalty": 0.1, "budget_allocation": "ranked_over_tree"},
-     "consecutive_fork_penalty=0.1: with budget_allocation='ranked_over_tree' a node may be decided before those "
-     "above it."),
-    ({"random_fork_probability": 0.0, "branching": "always"},
-     "random_fork_probability=0.0: belongs to branching='random', not to 'always'."),
-    ({"dtype": "float16"}, "dtype='float16': gradients would underflow, since the loss is not scaled; use 'bfloat16'."),
-    ({"optimizer_offload": True}, "optimizer_offload=True: the learners have no GPU; set num_gpus_per_learner."),
-    ({"num_learners": 2, "num_gpus_per_learner": 0.5},
-     "num_gpus_per_learner=0.5: Ray would put several of the 2 learners on one GPU, which NCCL refuses; to share GPUs "
-     "in pairs set num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env runners as "
-     "learners."),
-    # The third learner pairs with no engine, and the fourth goes to its GPU.
-    ({"num_learners": 4, "num_gpus_per_learner": 0.1, "num_env_runners": 2, "num_gpus_per_env_runner": 0.9},
-     "num_gpus_per_learner=0.1: Ray would put several of the 4 learners on one GPU, which NCCL refuses; to share GPUs "
-     "in pairs set num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env runners as "
-     "learners."),
-    ({"sharding": "fsdp2", "num_learners": 1},
-     "sharding='fsdp2': needs learners to share the model, num_learners >= 2 and not 1."),
-    ({"weight_sync": "ipc"}, "weight_sync='ipc': needs engine='vllm', not 'scripted'."),
-    ({"weight_sync": "ipc", "engine": "vllm"},
-     "weight_sync='ipc': needs engines in other processes than the learner's, num_env_runners >= 1."),
-    ({"weight_sync": "nccl", "engine": "vllm", "num_env_runners": 1, "max_weight_lag": 1},
-     "weight_sync='nccl': needs idle engines; with max_weight_lag use 'in_process_reload'."),
-    ({"weight_sync": "nccl", "engine": "vllm", "num_env_runners": 1, "num_gpus_per_env_runner": 1},
-     "weight_sync='nccl': needs separate GPUs, at least one each, not num_gpus_per_learner=0 and "
-     "num_gpus_per_env_runner=1."),
-    ({"weight_sync": "ipc", "engine": "vllm", "num_env_runners": 1, "num_gpus_per_env_runner": 0.5},
-     "weight_sync='ipc': needs a GPU that is shared, fractions of one, not num_gpus_per_learner=0 and "
-     "num_gpus_per_env_runner=0.5."),
-    ({"weight_sync": "ipc", "engine": "vllm", "num_env_runners": 2, "num_gpus_per_env_runner": 0.4,
-      "num_gpus_per_learner": 0.5},
-     "weight_sync='ipc': needs learner and engines on one GPU, and 2 engines have no room: num_gpus_per_learner=0.5 "
-     "and num_gpus_per_env_runner=0.4."),
-    ({"engine": "vllm", "engine_kwargs": {"pipeline_parallel_size": 2}},
-     "engine_kwargs['pipeline_parallel_size']=2: a tree is forked between two tokens, and pipeline stages work on "
-     "several steps at once; use tensor_parallel_size."),
-    ({"engine": "vllm", "engine_kwargs": {"enable_return_routed_experts": True}},
-     "engine_kwargs['enable_return_routed_experts']=True: the learner chooses the experts of a token by itself, "
-     "whatever the engine chose."),
-    ({"engine": "vllm", "engine_kwargs": {"skip_tokenizer_init": True}},
-     "engine_kwargs['skip_tokenizer_init']=True: stop strings are found with the tokenizer."),
-    ({"engine": "vllm", "engine_kwargs": {"disable_log_stats": False}},
-     "engine_kwargs['disable_log_stats']=False: the engine does not write vLLM's statistics."),
-    ({"engine": "vllm", "engine_kwargs": {"tensor_parallel_size": 2}, "num_gpus_per_env_runner": 1},
-     "engine_kwargs['tensor_parallel_size']=2: needs as many GPUs in every env runner, and num_gpus_per_env_runner=1."),
-    ({"engine": "vllm", "engine_kwargs": {"tensor_parallel_size": 1.5}},
-     "engine_kwargs['tensor_parallel_size']=1.5: must be an integer >= 1."),
-    ({"engine": "vllm", "engine_kwargs": {"logprobs_mode": "raw_logits"}},
-     "engine_kwargs may not set 'logprobs_mode': it follows from the configuration."),
-    ({"engine": "vllm", "sleep_level": 1},
-     "sleep_level=1: the engines have no GPU to share; set num_gpus_per_env_runner."),
-    ({"sleep_level": 2, "max_weight_lag": 1, "num_env_runners": 1},
-     "sleep_level=2: with max_weight_lag the engines go on during the update."),
-    ({"engine_kwargs": {"top_p": 0.9}},
-     "engine_kwargs['top_p']: training samples from the whole distribution, without top_p."),
-    ({"lora": 8}, "lora=8: must be None or a dict of keywords of peft.LoraConfig."),
-    ({"lora": {"alpha": 8}}, "lora: 'alpha' is not a keyword of peft.LoraConfig. Did you mean 'lora_alpha'?"),
-    ({"lora": {"r": 0}}, "lora['r']=0: must be an integer >= 1."),
-    ({"lora": {"lora_alpha": -1}}, "lora['lora_alpha']=-1: must be a finite number > 0."),
-    ({"lora": {"lora_dropout": 0.1}},
-     "lora['lora_dropout']=0.1: log-probs must be those of the policy that sampled, which had no dropout."),
-    ({"lora": {"lora_bias": True}},
-     "lora['lora_bias']=True: only plain LoRA is supported, with alpha_pattern, exclude_modules, init_lora_weights, "
-     "layers_pattern, layers_to_transform, lora_alpha, r, rank_pattern, target_modules, use_rslora."),
-    ({"lora": {"init_lora_weights": "pissa"}},
-     "lora['init_lora_weights']='pissa': must be one of True, False, 'gaussian', 'orthogonal', which leave the base "
-     "weights alone."),
-    ({"lora": {"target_modules": ["q_proj", "lm_head"]}},
-     "lora: adapts 'lm_head', and only linear layers before the LM head are supported."),
-    ({"lora": {"target_modules": ["embed_tokens"]}},
-     "lora: adapts 'model.embed_tokens', and only linear layers before the LM head are supported."),
-    ({"lora": {"target_modules": ["query"]}},
-     "lora: Target modules {'query'} not found in the base model. Please check the target modules and try again."),
-    ({"lora": {}, "weight_sync": "ipc", "engine": "vllm", "num_env_runners": 1, "num_gpus_per_env_runner": 0.5,
-      "num_gpus_per_learner": 0.5},
-     "weight_sync='ipc': sends whole weights; with lora use 'in_process_reload'."),
-    ({"evaluation_config": {"temperatur": 0.5}},
-     "evaluation_config: 'temperatur' is not a key of ARPOConfig. Did you mean 'temperature'?"),
-    ({"evaluation_config": {"temperature": -1, "explore": True}},
-     "evaluation_config: temperature=-1: must be a finite number > 0."),
-    ({"evaluation_config": {"explore": "yes"}}, "evaluation_config: explore='yes': must be one of True, False."),
-    ({"evaluation_config": {"explore": None}}, "evaluation_config: explore=None: must be one of True, False."),
-    ({"evaluation_config": {"num_cpus_per_env_runner": -1}},
-     "evaluation_config: num_cpus_per_env_runner=-1: must be a finite number >= 0."),
-    ({"evaluation_config": {"policies_to_train": []}},
-     "evaluation_config: policies_to_train=[]: one model, that of language_model(), plays every trajectory and is "
-     "trained."),
-]  # fmt: skip
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> str:
+    return tiny_model(tmp_path_factory.mktemp("model"), max_position_embeddings=4096)
 
 
-@pytest.mark.parametrize(("changes", "expected"), REFUSED)
-def test_one_sentence_names_the_key(model_folder, changes, expected):
-    assert message(small_config(model_folder).update_from_dict(changes)) == expected
+def test_the_sentences_are_those_of_the_file(model_folder, model):
+    """After a change: `make generated`, and read what users will read."""
+    assert whole_file(model_folder, model) == FILE.read_text()
+
+
+def test_the_defaults_are_valid(model):
+    default_config(model).validate()
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_value_that_breaks_its_rule_is_refused(model, name):
+    rule = OPTIONS[name].rule
+    refused = next(value for value in VALUES if not rule.test(value))
+    config = default_config(model).update_from_dict({name: refused})
+    assert message(config) == f"{name}={shown(refused)}: must be {rule.in_words()}."
+
+
+@pytest.mark.parametrize(
+    ("name", "need"), [pytest.param(*each, id=f"{each[0]}-{each[1].words}") for each in all_needs()]
+)
+def test_an_example_breaks_its_need(model, name, need):
+    config = default_config(model).update_from_dict(need.example)
+    assert message(config) == need.sentence(name, config)

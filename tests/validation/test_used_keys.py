@@ -51,7 +51,7 @@ def test_placement_strategy(model_folder):
 
 
 def test_who_switches_validation_off_gets_none():
-    with pytest.raises(ValueError, match="model_name_or_path is required"):
+    with pytest.raises(ValueError, match=r"^model_name_or_path=None: must be the id or the folder of a model; "):
         ARPOConfig().validate()
     ARPOConfig().experimental(_validate_config=False).validate()
 

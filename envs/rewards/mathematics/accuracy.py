@@ -21,7 +21,7 @@ from rllib_arpo.envs.rewards.mathematics import forms
 from rllib_arpo.envs.rewards.mathematics.formulas import candidates, formulas
 from rllib_arpo.envs.rewards.mathematics.text import clean, read_quantity, spelled
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, shared_server
-from rllib_arpo.envs.support.per_loop import place
+from rllib_arpo.envs.support.per_loop import slot
 
 #: Megabytes of a comparison beyond those of the loaded modules.
 MEMORY_MB = 256
@@ -128,7 +128,7 @@ async def _equal_by_algebra(gold: str, answer: str, question: str) -> bool:
     worker = shared_server(SETUP)
     for lane in LANES:
         code = _COMPARE.format(gold=gold, answer=answer, formulas=asked, processor_s=lane.processor_s)
-        async with place(lane, lane.places):
+        async with slot(lane, lane.places):
             reply = await worker.run(code, lane.wall_s, MEMORY_MB)
         late = reply.status == CallStatus.TIMEOUT or reply.signal == signal.SIGPROF
         if not late:

@@ -1,6 +1,6 @@
 """Runs code the way the tool shows it: what it printed, or the value of its last expression, or one line of error.
 
-Stands alone: the source of this file is also sent to remote sandboxes (`backend.py`).
+Stands alone: the source of this file is also sent to remote sandboxes (`backends.py`).
 """
 
 import ast

@@ -5,11 +5,9 @@ descendants, when the other end of the queue closes or the process that started 
 """
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
-import re
 import resource
 import select
 import signal
@@ -31,9 +29,6 @@ _SELF_TEST = {"code": "1", "history": [], "timeout_s": 60.0, "memory_mb": 64, "d
 _MANY_FILES = 1 << 20
 #: A dispatcher that dies sooner than this many seconds after its start is replaced only then.
 _MIN_LIFE_S = 0.2
-_HUGE_PAGE_BYTES = 2 << 20
-_MADV_COLLAPSE = 25  # Linux 6.1
-_PRIVATE_MEMORY = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p 0+ 00:00 0\s*(\[heap\])?")
 
 
 def main(config):
@@ -104,27 +99,8 @@ def settle_memory(proc):
     """
     gc.collect()
     gc.freeze()
-    maps, statm = (os.open(f"self/{name}", os.O_RDONLY, dir_fd=proc) for name in ("maps", "statm"))
-    with open(maps, encoding="ascii") as file:
-        use_huge_pages(file.readlines())
-    with open(statm, encoding="ascii") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
-
-
-def use_huge_pages(maps):
-    """Moves private memory into huge pages, as far as the kernel can: a fork copies one entry for 2 MiB, not 512.
-
-    Args:
-        maps: the lines of /proc/self/maps.
-    """
-    libc = ctypes.CDLL(None)
-    libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    size = _HUGE_PAGE_BYTES
-    for line in maps:
-        if match := _PRIVATE_MEMORY.fullmatch(line.strip()):
-            begin, end = (int(match[i], 16) for i in (1, 2))
-            for address in range(-(-begin // size) * size, end - size + 1, size):
-                libc.madvise(address, size, _MADV_COLLAPSE)
+    with open(os.open("self/statm", os.O_RDONLY, dir_fd=proc), encoding="ascii") as statm:
+        return int(statm.read().split()[0]) * resource.getpagesize()
 
 
 def self_test(fence):

@@ -23,7 +23,7 @@ def supervise(connection, fence):
         connection.settimeout(_REQUEST_TIMEOUT_S)
         data = receive(connection)
         connection.sendall(STARTED)
-        call = Call(json.loads(data), fence)
+        call = RunningCall(json.loads(data), fence)
     except (ConnectionError, TimeoutError, json.JSONDecodeError):  # the client gave up while it was sending
         return
     status = call.run(connection)
@@ -41,7 +41,7 @@ def receive(connection):
     return data
 
 
-class Call:
+class RunningCall:
     """One request while it runs. `output`: its output so far, at most `max_output_bytes`."""
 
     def __init__(self, request, fence):

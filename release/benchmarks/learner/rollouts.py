@@ -24,7 +24,7 @@ from rllib_arpo.core.columns import (
 from rllib_arpo.core.packing import PackedTree, pack_tree
 from rllib_arpo.core.tree import QuestionTree, StopReason, Trajectory, depth_first_layout
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
-from rllib_arpo.rollout.episodes import tree_to_episode
+from rllib_arpo.rollout.episodes import TreeEpisode
 
 
 def make_config(folder: str = "", dtype: str = "float32") -> ARPOConfig:
@@ -89,7 +89,7 @@ class Rollouts:
 def make_rollouts(trees: Sequence[QuestionTree]) -> Rollouts:
     """Sends the questions through the learner's connectors."""
     config = make_config()
-    batch = QuestionBatch.plan([tree_to_episode(tree) for tree in trees], PlanSettings.from_config(config))
+    batch = QuestionBatch.plan([TreeEpisode(tree) for tree in trees], PlanSettings.from_config(config))
     columns = build_learner_pipeline(PipelineSettings.from_config(config))(
         rl_module=None, batch={}, episodes=batch.episodes, shared_data={REWARD_STATISTICS: batch.statistics}
     )

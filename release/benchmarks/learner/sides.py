@@ -52,10 +52,10 @@ class LearnerSide:
         self, learner: ARPOTorchLearner, packed: Sequence[PackedTree], scalars: dict[str, float], max_tokens: int
     ) -> None:
         self._learner, self._scalars = learner, scalars
-        self._passes = group_into_passes(cut_into_pieces(packed, max_tokens), max_tokens)
+        self.passes = group_into_passes(cut_into_pieces(packed, max_tokens), max_tokens)
 
     def __call__(self) -> None:
-        for pieces in self._passes:
+        for pieces in self.passes:
             batch = {DEFAULT_MODULE_ID: pass_to_tensors(pieces, self.model.device) | self._scalars}
             fwd_out = self._learner.module[DEFAULT_MODULE_ID].forward_train(batch[DEFAULT_MODULE_ID])
             losses = self._learner.compute_losses(fwd_out={DEFAULT_MODULE_ID: fwd_out}, batch=batch)

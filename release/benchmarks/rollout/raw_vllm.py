@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from release.benchmarks.common.bench import SMOLLM2, Bench, BenchmarkError, EngineHandle, alternate, ratio, timed
 from release.benchmarks.rollout.workload import STOP, Workload, our_rollout
@@ -12,8 +17,30 @@ if TYPE_CHECKING:
     from rllib_arpo.engine import EngineConfig
 
 ENTROPY_WINDOW = 16
-#: Arguments of our engine that bare vLLM does without.
-OURS_ALONE = {"logits_processors", "logprobs_mode", "scheduling_policy"}
+#: Arguments of our engine that bare vLLM does without. How it schedules is its own choice.
+OURS_ALONE = {"logits_processors", "logprobs_mode", "scheduling_policy", "async_scheduling"}
+
+
+def against_vllm(engine: Callable[[], EngineHandle], workloads: Sequence[Workload]) -> dict[str, list[float]]:
+    """Tokens per second of "ours" and of "bare", in turn; the last workload is that of the turn that does not count.
+
+    Bare vLLM is in a process of its own, which loads vLLM while our engine starts.
+    """
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        pool.submit(load_vllm, as_ours=not torch.cuda.is_available())
+        handle = engine()
+        pool.submit(start_vllm, bare_arguments(handle.config)).result()
+        sides = {
+            "ours": lambda repeat: rollout(handle, workloads[repeat]),
+            "bare": lambda repeat: pool.submit(generate, workloads[repeat]).result(),
+        }
+        return alternate(sides, len(workloads) - 1)
+
+
+def rollout(handle: EngineHandle, workload: Workload) -> float:
+    """Tokens per second of ours, with log-probs, entropies of the first tokens and stop strings."""
+    seconds, _ = timed(our_rollout, handle, workload, entropy_window=ENTROPY_WINDOW, deterministic=False)
+    return workload.num_generated_tokens / seconds
 
 
 def bare_arguments(config: EngineConfig) -> dict[str, Any]:
@@ -32,8 +59,24 @@ def bare_arguments(config: EngineConfig) -> dict[str, Any]:
     }
 
 
-def generate(llm: Any, workload: Workload) -> float:
-    """Generates the workload's first turns with vLLM's `LLM` alone; tokens per second.
+def load_vllm(*, as_ours: bool) -> None:
+    """Args: `as_ours`: scheduler and model in one process, as our engine has them and CPUs need it, not vLLM's way."""
+    if as_ours:
+        import rllib_arpo.engine.vllm  # noqa: F401
+    else:
+        # Our engine may have set it in the process that started this one.
+        os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
+    import vllm  # noqa: F401
+
+
+def start_vllm(arguments: Mapping[str, Any]) -> None:
+    from vllm import LLM
+
+    globals()["_LLM"] = LLM(**arguments)
+
+
+def generate(workload: Workload) -> float:
+    """Generates the workload's first turns with the `LLM` of this process; tokens per second.
 
     Raises:
         BenchmarkError: there are more or fewer tokens than the workload says.
@@ -46,29 +89,11 @@ def generate(llm: Any, workload: Workload) -> float:
         for question in range(workload.num_questions)
         for _ in range(workload.num_trajectories)
     ]
-    seconds, outputs = timed(llm.generate, prompts, params, use_tqdm=False)
+    seconds, outputs = timed(globals()["_LLM"].generate, prompts, params, use_tqdm=False)
     arrived = sum(len(output.outputs[0].token_ids) for output in outputs)
     if arrived != workload.num_generated_tokens:
         raise BenchmarkError(f"Bare vLLM generated {arrived} tokens instead of {workload.num_generated_tokens}.")
     return arrived / seconds
-
-
-def rollout(handle: EngineHandle, workload: Workload) -> float:
-    """Tokens per second of ours, with log-probs, entropies of the first tokens and stop strings."""
-    seconds, _ = timed(our_rollout, handle, workload, entropy_window=ENTROPY_WINDOW, deterministic=False)
-    return workload.num_generated_tokens / seconds
-
-
-def make_bare(config: EngineConfig) -> Any:
-    from vllm import LLM
-
-    return LLM(**bare_arguments(config))
-
-
-def close_bare(llm: Any) -> None:
-    """Leaves torch's process groups, which our engine in this process goes on using, as they are."""
-    llm.llm_engine.engine_core._finalizer.detach()
-    llm.llm_engine.model_executor.shutdown()
 
 
 def raw_vllm(bench: Bench) -> dict[str, Any]:
@@ -77,29 +102,14 @@ def raw_vllm(bench: Bench) -> dict[str, Any]:
     Of the best repeat of each side: other work on the machine only ever slows a repeat down.
     """
     repeats, tokens, questions = bench.pick(full=(5, 128, 4), quick=(4, 64, 2), tiny=(1, 8, 2))
-    seeds = itertools.count()
-    handle = bench.engine(SMOLLM2)
-    bare = handle.call(make_bare, handle.config)
-
-    def workload(turn_tokens: int) -> Workload:
-        return Workload(turn_tokens, num_questions=questions, num_turns=1, seed=next(seeds))
-
-    try:
-        rollout(handle, workload(4))
-        handle.call(generate, bare, workload(4))
-        sides = {
-            "ours_tokens_per_s": lambda _: rollout(handle, workload(tokens)),
-            "bare_tokens_per_s": lambda _: handle.call(generate, bare, workload(tokens)),
-        }
-        speeds = alternate(sides, repeats, warm_up=False)
-    finally:
-        handle.call(close_bare, bare)
+    workloads = [Workload(tokens, num_questions=questions, num_turns=1, seed=seed) for seed in range(repeats + 1)]
+    speeds = against_vllm(lambda: bench.engine(SMOLLM2), workloads)
     about = {
         "model": bench.model_name(SMOLLM2),
         "bare_side": "LLM.generate, SamplingParams(max_tokens, temperature=1, ignore_eos=True), our engine arguments",
         "our_side": f"log-probs, entropy_window={ENTROPY_WINDOW}, stop={list(STOP)}",
-        "sequences": questions * workload(tokens).num_trajectories,
+        "sequences": questions * workloads[0].num_trajectories,
         "generated_tokens": tokens,
     }
-    results = ratio("raw_vllm_ratio", "ours_tokens_per_s", "bare_tokens_per_s", speeds, **about)
-    return results | {"raw_vllm_ratio": max(speeds["ours_tokens_per_s"]) / max(speeds["bare_tokens_per_s"])}
+    results = ratio("raw_vllm_ratio", "ours", "bare", speeds, **about)
+    return results | {"raw_vllm_ratio": max(speeds["ours"]) / max(speeds["bare"])}

@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from release.benchmarks.common.bench import TINY_LLAMA, Bench, BenchmarkError, EngineHandle, alternate, ratio
-from release.benchmarks.rollout.raw_vllm import ENTROPY_WINDOW, close_bare, make_bare
+from release.benchmarks.rollout.raw_vllm import ENTROPY_WINDOW, bare_arguments
 from release.benchmarks.rollout.workload import STOP, Workload
 from rllib_arpo.engine.engine import GenerationRequest
 
@@ -27,7 +27,7 @@ def step_python(bench: Bench) -> dict[str, Any]:
     """
     sequences, repeats = bench.pick(full=(256, 9), quick=(256, 5), tiny=(4, 1))
     handle = EngineHandle(bench.model(TINY_LLAMA), engine_kwargs={"max_num_seqs": sequences})
-    bare = handle.call(make_bare, handle.config)
+    bare = handle.call(_start_bare, handle)
     workload = Workload(1, num_questions=sequences, num_trajectories=1, num_turns=1, prompt_tokens=PROMPT_TOKENS)
     prompts = [workload.prompt(question) for question in range(sequences)]
     sides = {
@@ -38,7 +38,7 @@ def step_python(bench: Bench) -> dict[str, Any]:
     try:
         measured = alternate(sides, repeats)
     finally:
-        handle.call(close_bare, bare)
+        handle.call(_close_bare, bare)
         handle.close()
     about = {
         "model": bench.model_name(TINY_LLAMA),
@@ -52,6 +52,18 @@ def step_python(bench: Bench) -> dict[str, Any]:
     return ratio(RATIO, "ours_ms", "bare_ms", with_text, **about) | ratio(
         RATIO_WITHOUT_TEXT, "ours_ms", "bare_without_text_ms", without_text, **about
     )
+
+
+def _start_bare(handle: EngineHandle) -> Any:
+    from vllm import LLM
+
+    return LLM(**bare_arguments(handle.config))
+
+
+def _close_bare(llm: Any) -> None:
+    """Leaves torch's process groups, which our engine in this process goes on using, as they are."""
+    llm.llm_engine.engine_core._finalizer.detach()
+    llm.llm_engine.model_executor.shutdown()
 
 
 def _ours(handle: EngineHandle, prompts: list[list[int]]) -> float:

@@ -16,7 +16,6 @@ from rllib_arpo.engine.vllm_versions import (
     CPU_KV_CACHE_BYTES,
     FROM_CONFIGURATION,
     GPU_MEMORY_UTILIZATION,
-    can_run_ahead,
     check_vllm_kwargs,
 )
 
@@ -56,7 +55,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
             "max_num_batched_tokens": max(8192, config.max_context_tokens),
         }
     else:
-        defaults |= {"async_scheduling": can_run_ahead(), "gpu_memory_utilization": GPU_MEMORY_UTILIZATION}
+        defaults |= {"async_scheduling": True, "gpu_memory_utilization": GPU_MEMORY_UTILIZATION}
     if config.can_sleep:
         if not current_platform.is_sleep_mode_available():
             raise ValueError(f"sleep_level: vLLM cannot put an engine to sleep on a {current_platform.device_type}.")

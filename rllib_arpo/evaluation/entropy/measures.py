@@ -12,7 +12,8 @@ from rllib_arpo.core.branching import BRANCHING_RULES, BranchingParams, NodeEvid
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, entropy_delta, running_delta
 from rllib_arpo.core.intervals import half_width
 from rllib_arpo.core.rollout_history import entropy_levels
-from rllib_arpo.record.read import Row
+from rllib_arpo.core.tree import NO_TOOL
+from rllib_arpo.record.question import PlacedTurn
 
 #: Names of groups of turns: those after the prompt, those after any tool response, after one tool's, after the n-th.
 START, AFTER_TOOLS = "start", "after tools"
@@ -61,23 +62,26 @@ def entropy_curve(turns: Sequence[tuple[int, Sequence[float] | np.ndarray]], num
     return Curve(mean, half_width(deviation, num_questions), num_questions, counts.sum(axis=0))
 
 
-def entropy_curves(turns: Iterable[Row], num_positions: int) -> dict[str, Curve]:
+def entropy_curves(turns: Iterable[PlacedTurn], num_positions: int) -> dict[str, Curve]:
     """Group -> its curve: `START`, `AFTER_TOOLS`, "tool NAME", "round 1", "round 2", ...; only groups with turns."""
     groups = groups_of(turns)
-    pairs = {name: [(turn["number"], turn["entropies"]) for turn in group] for name, group in groups.items()}
+    pairs = {
+        name: [(placed.question.facts.number, placed.turn.entropies) for placed in group]
+        for name, group in groups.items()
+    }
     return {name: entropy_curve(group, num_positions) for name, group in pairs.items()}
 
 
-def groups_of(turns: Iterable[Row]) -> Mapping[str, list[Row]]:
+def groups_of(turns: Iterable[PlacedTurn]) -> Mapping[str, list[PlacedTurn]]:
     """Group -> its turns, in the order `START`, `AFTER_TOOLS`, tools, rounds."""
     turns = list(turns)
-    later = [turn for turn in turns if turn["depth"]]
-    groups = {START: [turn for turn in turns if not turn["depth"]], AFTER_TOOLS: later}
+    later = [turn for turn in turns if turn.depth]
+    groups = {START: [turn for turn in turns if not turn.depth], AFTER_TOOLS: later}
     groups |= {
-        f"tool {tool}": [t for t in later if t["after_tool"] == tool]
-        for tool in sorted({t["after_tool"] for t in later})
+        f"tool {tool}": [t for t in later if t.after_tool == tool]
+        for tool in sorted({t.after_tool or NO_TOOL for t in later})
     }
-    groups |= {f"round {n}": [t for t in later if t["depth"] == n] for n in sorted({t["depth"] for t in later})}
+    groups |= {f"round {n}": [t for t in later if t.depth == n] for n in sorted({t.depth for t in later})}
     return {name: group for name, group in groups.items() if group}
 
 
@@ -95,14 +99,13 @@ class Node:
         initial: [min(k, m)] nats, of the first k tokens of its trajectory (H_initial).
     """
 
-    turn: Row
+    turn: PlacedTurn
     after: np.ndarray
     initial: np.ndarray
 
     @property
     def tool(self) -> str:
-        name: str = self.turn["after_tool"]
-        return name
+        return self.turn.after_tool or NO_TOOL
 
     @property
     def rise(self) -> float:
@@ -111,7 +114,7 @@ class Node:
         return float((self.after[:n].astype(float) - self.initial[:n]).mean())
 
 
-def nodes_of(turns: Iterable[Row], window: int) -> list[Node]:
+def nodes_of(turns: Iterable[PlacedTurn], window: int) -> list[Node]:
     """The nodes of all trajectories, for windows of k = `window` tokens.
 
     Args:
@@ -119,8 +122,9 @@ def nodes_of(turns: Iterable[Row], window: int) -> list[Node]:
     """
     nodes, initial = [], {}
     for turn in turns:
-        sample, first = (turn["number"], turn["agent_id"]), np.asarray(turn["entropies"][:window], np.float32)
-        if turn["depth"] == 0:
+        sample = (turn.question.facts.number, turn.trajectory.agent_id)
+        first = turn.turn.entropies[:window]
+        if turn.depth == 0:
             initial[sample] = first
         else:
             nodes.append(Node(turn, first, initial[sample]))

@@ -25,7 +25,7 @@ from rllib_arpo.evaluation.entropy.measures import (
     nodes_of,
 )
 from rllib_arpo.evaluation.report import plain_console, plain_table
-from rllib_arpo.record.read import Question, Row
+from rllib_arpo.record.question import PlacedTurn, RecordedQuestion
 
 #: The quantiles of dH over nodes.
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -80,8 +80,8 @@ class TaskEntropy:
     """
 
     task: str
-    questions: Sequence[Question]
-    turns: Sequence[Row]
+    questions: Sequence[RecordedQuestion]
+    turns: Sequence[PlacedTurn]
     nodes: Sequence[Node]
     deltas: np.ndarray
     curves: Mapping[str, Curve]
@@ -95,15 +95,17 @@ class TaskEntropy:
 
     @property
     def num_samples(self) -> int:
-        return sum(len(question.trajectories) for question in self.questions)
+        return sum(len(question.tree.trajectories) for question in self.questions)
 
     @property
     def num_masked(self) -> int:
         """Samples that a deadline, a broken tool, an error or the engine ended."""
-        return sum(not sample.row["counts"] for question in self.questions for sample in question.trajectories)
+        return sum(not t.counts for question in self.questions for t in question.tree.trajectories)
 
 
-def task_entropy(task: str, questions: Sequence[Question], vocab_size: int, settings: EntropySettings) -> TaskEntropy:
+def task_entropy(
+    task: str, questions: Sequence[RecordedQuestion], vocab_size: int, settings: EntropySettings
+) -> TaskEntropy:
     """Computes the results of a task from its record."""
     turns = [turn for question in questions for turn in question.turns()]
     nodes = nodes_of(turns, settings.window)
@@ -154,7 +156,7 @@ def _estimates(nodes: Sequence[Node], values: Mapping[str, np.ndarray]) -> dict[
     Args:
         values: name -> [N].
     """
-    questions = np.array([node.turn["number"] for node in nodes])
+    questions = np.array([node.turn.question.facts.number for node in nodes])
     numbers = np.unique(questions)
     return estimate_all({name: np.array([v[questions == n].mean() for n in numbers]) for name, v in values.items()})
 

@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.retrieval.build_index import build_folder
+from rllib_arpo.envs.retrieval.index import build_folder
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.tools.search import SearchTool
 from rllib_arpo.envs.tools.tool import ToolResult
@@ -27,24 +27,6 @@ def test_search_finds_the_item_and_its_neighbours():
     assert call(tool, "") == ToolResult("Nothing found.")
     assert call(tool, "oak \x00 lamp").text.startswith("oak lamp")
     assert call(tool, "oak " * 501).text == "The query has 2003 characters; at most 2000 are allowed."
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "needs `documents` .* or `index`"),
-        ({"index": "/no/such/folder"}, "/no/such/folder: no finished search index"),
-        ({"documents": [{"text": "a"}, {"title": "b"}]}, r"documents\[1\]: no text"),
-        ({"documents": DOCUMENTS, "top_k": 0}, "top_k of the search tool must be at least 1, not 0"),
-        ({"documents": DOCUMENTS, "order": "worst"}, "Unknown order of search results 'worst'"),
-        ({"documents": DOCUMENTS, "cache": "/no/cache.json"}, "/no/cache.json: no such file"),
-        ({"backend": "offline"}, "'offline' needs a `cache`"),
-        ({"backend": "offline", "cache": "a", "documents": DOCUMENTS}, "'documents' is an option of local"),
-    ],
-)
-def test_wrong_options_are_named(options, message):
-    with pytest.raises(ValueError, match=message):
-        SearchTool(**options)
 
 
 @pytest.mark.parametrize("kind", ["json", "sqlite"])

@@ -1,4 +1,5 @@
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -35,29 +36,32 @@ def test_the_hierarchical_reward(format_valid, accuracy, executed, expected):
     assert hierarchical(finished) == pytest.approx(expected, abs=1e-12)
 
 
-def test_mathematics_is_never_compared_by_f1():
-    question = Question("q", (("user", "2024 - 4048"),), ("-2024",), "math", "here")
-    for metric in ("f1", "exact_match"):
-        assert score(path("2024", question=question), qa_metric=metric) == Score(0.0, 0.0)
-        assert score(path("-2024.0", question=question), qa_metric=metric) == Score(1.0, 1.0)
-
-
-def test_the_metric_of_questions_of_knowledge():
-    assert score(path("Paris Nord Gare", question=QUESTION), qa_metric="f1") == Score(0.0, 0.0)
-    question = Question("q", QUESTION.messages, ("Paris Nord",), "qa", "here")
-    assert score(path("Gare Paris Nord", question=question), qa_metric="f1").accuracy == pytest.approx(0.8)
-    assert score(path("Gare Paris Nord", question=question), qa_metric="exact_match") == Score(0.0, 0.0)
+NUMBER = Question("q", (("user", "2024 - 4048"),), ("-2024",), "math", "here")
+NORTH = replace(QUESTION, answers=("Paris Nord",))
+SHOUT = Question("q", (("user", "Shout!"),), ("x",), "shouting", "here")
 
 
 async def shouted(answer: str, question: Question) -> float:
     return float(answer.isupper())
 
 
-def test_a_task_may_bring_comparisons_of_its_own():
-    question = Question("q", (("user", "Shout!"),), ("x",), "shouting", "here")
-    assert score(path("HELLO", question=question), comparisons={"shouting": shouted}) == Score(1.0, 1.0)
-    assert score(path("hello", question=question), comparisons={"shouting": shouted}) == Score(0.0, 0.0)
-    assert score(path("paris"), comparisons={"shouting": shouted}) == Score(1.0, 1.0)
+@pytest.mark.parametrize(
+    ("question", "answer", "keys", "accuracy"),
+    [
+        # Mathematics is never compared by F1.
+        *((NUMBER, "2024", {"qa_metric": metric}, 0.0) for metric in ("f1", "exact_match")),
+        *((NUMBER, "-2024.0", {"qa_metric": metric}, 1.0) for metric in ("f1", "exact_match")),
+        (QUESTION, "Paris Nord Gare", {"qa_metric": "f1"}, 0.0),
+        (NORTH, "Gare Paris Nord", {"qa_metric": "f1"}, 0.8),
+        (NORTH, "Gare Paris Nord", {"qa_metric": "exact_match"}, 0.0),
+        # A task may bring comparisons of its own.
+        (SHOUT, "HELLO", {"comparisons": {"shouting": shouted}}, 1.0),
+        (SHOUT, "hello", {"comparisons": {"shouting": shouted}}, 0.0),
+        (QUESTION, "paris", {"comparisons": {"shouting": shouted}}, 1.0),
+    ],
+)
+def test_how_answers_are_compared(question, answer, keys, accuracy):
+    assert score(path(answer, question=question), **keys) == Score(pytest.approx(accuracy), pytest.approx(accuracy))
 
 
 def brevity(finished: FinishedPath) -> float:
@@ -94,43 +98,22 @@ def test_a_reward_is_a_name_a_function_or_a_weighted_sum():
     assert score(finished, reward=weights) == Score(1.0 + 0.5 - 0.25 - 0.25, 1.0)
 
 
-def test_a_reward_that_is_no_number_is_named():
-    with pytest.raises(ValueError, match=r"test_compose:nothing' must be a finite number, not nan"):
-        score(path(), reward=f"{__name__}:nothing")
-    with pytest.raises(BrokenToolError, match="away"):
-        score(path(), reward=f"{__name__}:broken")
-
-
-def test_a_reward_or_a_comparison_that_raises_ends_the_run_with_its_name():
-    async def unreadable(answer, question):
-        return float(answer)
-
-    for what, keys in (
-        (f"The reward '{__name__}:unread'", {"reward": f"{__name__}:unread"}),
-        ("The comparison of qa answers", {"comparisons": {"qa": unreadable}}),
-    ):
-        with pytest.raises(ContractError) as error:
-            score(path("Paris"), **keys)
-        assert str(error.value) == f"{what} raises ValueError: could not convert string to float: 'Paris'."
+async def unreadable(answer, question):
+    return float(answer)
 
 
 @pytest.mark.parametrize(
-    ("keys", "message"),
+    ("keys", "error", "sentence"),
     [
-        ({"reward": "hierarchic"}, "Unknown reward 'hierarchic': did you mean 'hierarchical'?"),
-        ({"reward": 3}, "env_config['reward']: 3 is neither a name nor a function."),
-        ({"reward": ["accuracy"]}, "env_config['reward']: ['accuracy'] is neither a name nor a function."),
-        ({"reward": {}}, "env_config['reward'] names no reward."),
-        ({"reward": {"accuracy": float("inf")}}, "env_config['reward']['accuracy'] must be a finite number, not inf."),
-        ({"reward": "there.is.no:such"}, "env_config['reward']: 'there.is.no:such' cannot be imported"),
-        ({"reward": f"{__name__}:OWN"}, ":OWN' is not a function."),
-        ({"qa_metric": "f2"}, "Unknown qa_metric 'f2'"),
-        ({"judge": {"model": "m"}}, "env_config['judge'] needs env_config['qa_metric'] = 'judge'."),
-        ({"qa_metric": "judge"}, "env_config['judge'] has no 'base_url'."),
-        ({"qa_metric": "judge", "judge": {"modell": "m"}}, "'modell': did you mean 'model'?"),
+        ({"reward": nothing}, ValueError, "The reward 'nothing' must be a finite number, not nan."),
+        ({"reward": broken}, BrokenToolError, "the reward's server is away"),
+        ({"reward": unread}, ContractError,
+         "The reward 'unread' raises ValueError: could not convert string to float: 'Paris'."),
+        ({"comparisons": {"qa": unreadable}}, ContractError,
+         "The comparison of qa answers raises ValueError: could not convert string to float: 'Paris'."),
     ],
-)
-def test_wrong_keys_are_named(keys, message):
-    with pytest.raises(ValueError) as error:
-        make_scorer(**keys)
-    assert message in str(error.value)
+)  # fmt: skip
+def test_what_a_reward_or_a_comparison_may_not_do(keys, error, sentence):
+    with pytest.raises(error) as raised:
+        score(path("Paris"), **keys)
+    assert str(raised.value) == sentence

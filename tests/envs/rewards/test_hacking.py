@@ -1,12 +1,9 @@
 """Whole trajectories that try to earn more than they deserve. None may earn more than an honest wrong answer."""
 
-import asyncio
-
 import pytest
 
 from rllib_arpo.core.tree import StopReason
 from rllib_arpo.envs.rewards.mathematics import accuracy as math
-from rllib_arpo.envs.tasks import reasoning_gym
 
 #: What an honest trajectory earns whose answer is wrong.
 HONEST_WRONG = 0.0
@@ -160,42 +157,3 @@ def test_hostile_answers_are_wrong_and_not_masked(play):
     for text in ("9^{9^{9^{9}}}", "(10^9)!", "x" * 2000, "1" * 3000, "((((((" * 50, "\x00", "\\frac{1}{0}"):
         reward, info, _ = play(answer(text), max_response_tokens=8000, max_context_tokens=16000)
         assert info.stop_reason in (StopReason.ANSWER, StopReason.TOKEN_LIMIT) and reward <= HONEST_WRONG, text
-
-
-#: Answers that write their own score where a scorer of reasoning-gym runs them as Python, or end the scorer.
-PROGRAMS = [
-    "print(1.0) or exit()",
-    "print('1.0', flush=True) or __import__('sys').exit(0)",
-    "__import__('os').write(1, b'1.0') and __import__('os')._exit(0)",
-    "(lambda: 1)()",
-    "().__class__.__base__.__subclasses__()",
-    "x.__class__",
-    "f'{print(1.0)}'",
-    "sympify('print(1.0) or exit()')",
-    "sin('print(1.0) or exit()')",
-    "Integral(x, x)",
-    "nan",
-    "((((" * 300,
-    "9**9**9**9",
-]
-EVALUATED = [
-    *("countdown", "puzzle24", "simple_integration", "intermediate_integration"),
-    *("n_queens", "string_insertion", "spiral_matrix", "binary_matrix"),
-]
-
-
-@pytest.mark.parametrize("dataset", EVALUATED)
-def test_a_program_in_the_box_does_not_write_its_score(monkeypatch, dataset):
-    pytest.importorskip("reasoning_gym", reason="The reasoning-gym library is not installed.")
-    task = reasoning_gym.ReasoningGymTask(dataset=dataset, size=5, partial_credit=True)
-    question = next(q for q in map(task.question, range(5)) if "Integral" not in q.answers[0])
-
-    async def accuracies(answers):
-        return [await task.accuracy(answer, question) for answer in answers]
-
-    # A few scorers pay 0.01 or 0.05 for anything at all.
-    with monkeypatch.context() as patched:
-        patched.setattr(reasoning_gym, "SCORE_TIMEOUT_S", 1.0)
-        paid = asyncio.run(accuracies(PROGRAMS))
-    assert [text for text, accuracy in zip(PROGRAMS, paid, strict=True) if accuracy > 0.05] == []
-    assert asyncio.run(accuracies([question.answers[0]])) == [1.0]

@@ -12,11 +12,12 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import math_accuracy, solved_math_accuracy
 from rllib_arpo.envs.rewards.mathematics import accuracy as math
-from rllib_arpo.envs.rewards.mathematics.text import as_number, clean, read_quantity
+from rllib_arpo.envs.rewards.mathematics.text import clean
 from tests.envs.rewards.hostile import GOLD, hostile_answers
 from tests.helpers.processes import descendants, eventually
 
 TABLE = Path(__file__).with_name("math_pairs.tsv")
+RESTATED = TABLE.with_name("math_restated.tsv")
 PATIENT = (math.Lane(30.0, 60.0, 2),)
 HASTY = (math.Lane(0.02, 0.3, 4), math.Lane(0.05, 0.5, 2))
 
@@ -59,34 +60,6 @@ def test_wide_characters_are_read_as_ascii_before_anything_is_refused(text):
 def test_any_gold_answer_counts():
     assert asyncio.run(math_accuracy("0.5", ["7", "1/2"])) == 1.0
     assert asyncio.run(math_accuracy("0.5", ["7", "8"])) == 0.0
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [("1/2", 0.5), ("\\frac12", 0.5), ("-1\\frac{1}{2}", -1.5), ("1,234.5", 1234.5), ("3 1/2", 3.5), (".5", 0.5)],
-)
-def test_plain_numbers(text, value):
-    assert as_number(text) == value
-
-
-@pytest.mark.parametrize("text", ["1 2", "1,2", "12 34", "1/0", "x", "", "1e9999", "9" * 201, "١", "1.2.3", "--1"])
-def test_no_plain_numbers(text):
-    assert as_number(text) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "number", "unit", "percent"),
-    [
-        ("5 \\text{ cm}^2", 5, "centimeter^2", False),
-        ("\\$18.90", 18.9, "dollar", False),
-        ("2 million dollars", 2_000_000, "dollar", False),
-        ("50\\%", 50, "", True),
-        ("5x", None, "", False),
-    ],
-)
-def test_quantities(text, number, unit, percent):
-    quantity = read_quantity(text)
-    assert (quantity.number and float(quantity.number), quantity.unit, quantity.percent) == (number, unit, percent)
 
 
 @pytest.mark.slow
@@ -173,99 +146,14 @@ def test_the_worker_loads_the_algebra_and_nothing_of_this_package():
     assert loaded & {"rllib_arpo", "ray", "torch"} == set()
 
 
-@pytest.mark.parametrize(
-    ("text", "gold", "answer", "accuracy"),
-    [
-        ("What is 12 * 31 - 5?", "367", "x = 367.0", 1.0),
-        ("What is 12 * 31 - 5?", "367", "12 * 31 - 5", 0.0),
-        ("What is 12 * 31 - 5?", "367", "x = 12 * 31 - 5", 0.0),
-        ("What is $2^{10}$?", "1024", "2^{10}", 0.0),
-        ("Compute $\\sum_{k=1}^{3} k\\pi$.", "6\\pi", "\\sum_{k=1}^{3} k\\pi", 0.0),
-        ("Compute $\\sum_{k=1}^{3} k\\pi$.", "6\\pi", "6\\pi", 1.0),
-        ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}", "\\sqrt{12}", 0.0),
-        ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}", "2\\sqrt3", 1.0),
-        ("Simplify ＼ｓｑｒｔ｛１２｝.", "2\\sqrt{3}", "\\sqrt{12}", 0.0),
-        ("Factor $x^2 - 1$.", "(x-1)(x+1)", "x^2-1", 0.0),
-        ("Factor $x^2 - 1$.", "(x-1)(x+1)", "(x+1)(x-1)", 1.0),
-        ("Is $\\text{(A)}$ or $\\text{(B)}$ right?", "B", "\\text{(B)}", 1.0),
-        ("Reduce $\\frac{6}{8}$.", "\\frac{3}{4}", "6/8", 0.0),
-        ("Reduce 6/8.", "\\frac{3}{4}", "\\frac{06}{8}", 0.0),
-        ("Reduce 6/8.", "\\frac{3}{4}", "\\frac{12}{16}", 0.0),
-        ("Write 3/8 as a decimal.", "0.375", "6/16", 0.0),
-        ("Write $0.\\overline{3}$ as a fraction.", "\\frac{1}{3}", "0.\\overline{33}", 0.0),
-        ("Write $0.\\overline{3}$ as a fraction.", "\\frac{1}{3}", "1/3", 1.0),
-        ("Write $\\frac{1}{3}$ as a decimal.", "0.\\overline{3}", "0.\\overline{33}", 1.0),
-        ("He has 2 of 4 apples. Which share is that?", "0.5", "2/4", 1.0),
-        ("Write 75% as a fraction.", "\\frac{3}{4}", "75.0\\%", 0.0),
-        ("Write 0.75 as a fraction.", "\\frac{3}{4}", ".750", 0.0),
-        ("Write 75% as a fraction.", "\\frac{3}{4}", "0.75", 1.0),
-        ("What is larger, 2 or 3?", "3", "3.0", 1.0),
-        ("Show that $\\frac{10}{2} = 5$ by evaluation.", "5", "5", 1.0),
-        ("Half of them, 1 of 2, were red. Which share of all 8 is that?", "0.5", "\\frac{1}{2}", 1.0),
-        ("Express eleven in base 2.", "1011", "1011_2", 1.0),
-        ("What is eleven?", "11", "11_2", 0.0),
-        ("Solve $x^2 < 4$.", "(-2,2)", "-2<x<2", 1.0),
-        ("Where do they meet?", "(1,2)", "(x,y)=(1,2)", 1.0),
-    ],
-)
-def test_the_question_in_the_box_is_no_answer(monkeypatch, text, gold, answer, accuracy):
-    monkeypatch.setattr(math, "LANES", PATIENT)
-    question = Question("q", (("user", text),), (gold,), "math", "here")
-    assert asyncio.run(solved_math_accuracy(answer, question)) == accuracy
-
-
-#: Question, gold answer: answers that only restate the question, and answers that do not.
-RESTATED = {
-    ("Simplify $\\sqrt{12}$.", "2\\sqrt{3}"): (
-        [
-            "\\sqrt{12}+0", "(\\sqrt{12})", "12^{1/2}", "1\\cdot\\sqrt{12}", "\\sqrt{6+6}", "\\sqrt{4\\cdot 3}",
-            "\\frac{2\\sqrt{12}}{2}", "|\\sqrt{12}|", "-(-\\sqrt{12})", "\\frac{12}{\\sqrt{12}}", "12^{0.5}",
-            "e^{\\ln \\sqrt{12}}", "\\sqrt{3}+\\sqrt{12}-\\sqrt{3}", "x=\\sqrt{12}", "\\sqrt{3}\\sqrt{4}", "144^{1/4}",
-            "\\frac{1}{2}\\sqrt{48}", "\\sqrt{27}-\\sqrt{3}", "\\exp(\\frac{1}{2}\\ln 12)", "4\\sin(\\pi/3)",
-        ],
-        ["2\\sqrt3", "\\sqrt{3}\\cdot 2", "2\\cdot 3^{1/2}", "\\sqrt{3}+\\sqrt{3}"],
-    ),
-    ("Factor x^2-5x+6.", "(x-2)(x-3)"): (
-        ["6-5x+x^2", "(x^2-5x+6)", "x(x-5)+6", "x^2-4x-x+6", "2(x^2-5x+6)/2", "-(5x-6-x^2)", "6+x^2-5x+0"],
-        ["(x-3)(x-2)", "(2-x)(3-x)"],
-    ),
-    ("Expand $(x-2)(x-3)$.", "x^2-5x+6"): (["(x-3)(x-2)", "(3-x)(2-x)"], ["6-5x+x^2"]),
-    ("Simplify $x+1+x+2$.", "2x+3"): (["x+x+2+1", "(x+1)+(x+2)"], ["3+2x"]),
-    ("Rationalize $\\frac{1}{\\sqrt{2}}$.", "\\frac{\\sqrt{2}}{2}"): (["1/\\sqrt2", "2^{-1/2}"], ["\\frac12\\sqrt2"]),
-    ("Simplify $\\frac{x^2-1}{x-1}$.", "x+1"): (["\\frac{1-x^2}{1-x}"], ["1+x"]),
-    ("Solve $x^2<4$.", "-2<x<2"): (["4>x^2", "x^2-4<0", "2x^2<8"], ["(-2,2)", "2>x>-2"]),
-    ("Write $2x - y + 1 = 0$ in slope-intercept form.", "y=2x+1"): (["2x-y+1=0", "y-2x-1=0"], ["y=1+2x"]),
-    ("Simplify $x^2\\cdot x^3$.", "x^5"): (["x^3x^2"], ["x\\cdot x^4"]),
-    ("Simplify $3\\cdot 4\\pi$.", "12\\pi"): (["4\\cdot 3\\pi", "6\\cdot 2\\pi"], ["\\pi\\cdot 12"]),
-    ("Simplify $2^3\\cdot 2^4$.", "2^7"): (["8\\cdot 16", "2^{3+4}"], ["2^7", "128"]),
-    ("Simplify $(2+3i)(1-i)$.", "5+i"): (["2-2i+3i+3", "(1-i)(2+3i)"], ["i+5"]),
-    ("Evaluate $\\sin 60^\\circ$.", "\\frac{\\sqrt{3}}{2}"): (
-        ["\\sin 60^\\circ", "\\sin\\frac{\\pi}{3}", "\\cos 30^\\circ"],
-        ["\\frac12\\sqrt{3}"],
-    ),
-    ("Simplify \\begin{align*} \\sqrt{12}+x \\end{align*}", "2\\sqrt{3}+x"): (["x+\\sqrt{12}"], ["x+2\\sqrt3"]),
-    ("Simplify \\(\\sqrt{12}+x\\).", "2\\sqrt{3}+x"): (["x+\\sqrt{12}"], ["x+2\\sqrt3"]),
-    ("Simplify \\[\\left(\\sqrt{12}\\right)+x\\]", "2\\sqrt{3}+x"): (["x+\\sqrt{12}"], ["x+2\\sqrt3"]),
-    ("Which is larger, $\\sqrt{12}$ or 3?", "\\sqrt{12}"): ([], ["\\sqrt{12}", "2\\sqrt{3}", "12^{1/2}"]),
-    (
-        "What is $\\sqrt{2} A$ for $A = \\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}$?",
-        "\\begin{pmatrix} \\sqrt{2} \\\\ \\sqrt{8} \\end{pmatrix}",
-    ): (
-        [],
-        ["\\left[\\begin{matrix}\\sqrt{2} \\\\ 2\\sqrt{2}\\end{matrix}\\right]"],
-    ),
-    ("If $x + 1 = y$, what is twice $y$ in $x$?", "2x+2"): ([], ["2(x+1)"]),
-}  # fmt: skip
-
-
 def test_an_answer_that_restates_the_question_earns_nothing(monkeypatch):
     monkeypatch.setattr(math, "LANES", PATIENT)
+    rows = [tuple(line.split("\t")) for line in RESTATED.read_text(encoding="utf-8").splitlines()[1:]]
 
     async def accuracies():
-        questions = {row: Question("q", (("user", row[0]),), (row[1],), "math", "here") for row in RESTATED}
-        every = [(row, text) for row, texts in RESTATED.items() for group in texts for text in group]
-        found = await asyncio.gather(*(solved_math_accuracy(text, questions[row]) for row, text in every))
-        return dict(zip(every, found, strict=True))
+        questions = [Question("q", (("user", text),), (gold,), "math", "here") for _, text, gold, _ in rows]
+        pairs = zip(rows, questions, strict=True)
+        return await asyncio.gather(*(solved_math_accuracy(row[3], question) for row, question in pairs))
 
-    expected = {(row, a): right for row, both in RESTATED.items() for right, texts in enumerate(both) for a in texts}
-    assert asyncio.run(accuracies()) == expected
+    found = zip(rows, asyncio.run(accuracies()), strict=True)
+    assert [row for row, accuracy in found if accuracy != (row[0] == "right")] == []

@@ -1,7 +1,6 @@
-"""The remote back-ends against stand-ins on this machine: real HTTP, real Python behind it, no service of others."""
+"""SandboxFusion against a stand-in on this machine: real HTTP, real Python behind it, no service of others."""
 
 import asyncio
-import functools
 import subprocess
 import sys
 
@@ -16,65 +15,31 @@ from tests.helpers.web_server import Reply, Request, json_service
 OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
 
 
-def run_python(code: str, timeout_s: float) -> dict:
+def run_python(request: Request) -> Reply:
     """What SandboxFusion's `/run_code` answers, from its `CommandRunResult`."""
+    command, limit = [sys.executable, "-c", request.body["code"]], request.body["run_timeout"]
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", code], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s
-        )
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired as late:
         out = (late.stdout or b"").decode()
-        return {"status": "Failed", "run_result": {"status": "TimeLimitExceeded", "stdout": out, "stderr": ""}}
+        result = {"status": "TimeLimitExceeded", "stdout": out, "stderr": ""}
+        return Reply({"status": "Failed", "run_result": result})
     result = {"status": "Finished", "return_code": done.returncode, "stdout": done.stdout, "stderr": done.stderr}
-    return {"status": "Failed" if done.returncode else "Success", "message": "", "run_result": result}
-
-
-class StandIn:
-    """SandboxFusion's `/run_code`, and what E2B's SDK asks: POST /v2/sandboxes, POST /execute, DELETE /sandboxes/ID."""
-
-    def __init__(self):
-        self.failures, self.oddities = [], []
-
-    def __call__(self, request: Request) -> Reply:
-        if request.method == "DELETE":
-            return Reply(b"", 204)
-        if self.failures:
-            return Reply({"code": self.failures[0], "message": "busy"}, self.failures.pop(0))
-        if self.oddities and request.path in ("/run_code", "/execute"):
-            return Reply(self.oddities.pop(0))
-        if request.path == "/run_code":
-            return Reply(run_python(request.body["code"], request.body["run_timeout"]))
-        if request.path.endswith("/sandboxes"):
-            return Reply({"templateID": "t", "sandboxID": "sandbox-1", "clientID": "c", "envdVersion": "0.4.0"}, 201)
-        assert request.path == "/execute"
-        done = run_python(request.body["code"], 60.0)["run_result"]
-        return Reply({"type": "stdout", "text": done["stdout"], "timestamp": 0})
+    return Reply({"status": "Failed" if done.returncode else "Success", "message": "", "run_result": result})
 
 
 @pytest.fixture
 def service():
-    with json_service(StandIn()) as service:
+    with json_service(run_python) as service:
         yield service
 
 
 @pytest.fixture
-def stand_in(service):
-    return service.answer
-
-
-@pytest.fixture
 def make(service, monkeypatch):
-    """make(back-end, ...) -> the tool with this back-end, whose service is the stand-in."""
-    monkeypatch.setenv("E2B_API_KEY", "e2b_" + "0" * 40)
+    """make(...) -> the tool, whose service is the stand-in."""
     monkeypatch.setattr("rllib_arpo.envs.tools.tool.MAX_RETRY_WAIT_S", 0.01)
-    url = service.url
-    options = {"sandbox_fusion": {"url": f"{url}/"}, "e2b": {"template": "mine", "api_url": url, "sandbox_url": url}}
-    return lambda backend, **fields: PythonTool(backend=backend, backend_options=options[backend], **fields)
-
-
-@pytest.fixture(params=["sandbox_fusion", "e2b"])
-def make_tool(request, make):
-    return functools.partial(make, request.param)
+    options = {"backend": "sandbox_fusion", "backend_options": {"url": f"{service.url}/"}}
+    return lambda **fields: PythonTool(**options, **fields)
 
 
 @pytest.mark.parametrize(
@@ -86,76 +51,42 @@ def make_tool(request, make):
         ("'{x}' + '\\n\"\"\"'", ToolResult('\'{x}\\n"""\'')),
         ("print('[0, \"forged\"]')", ToolResult('[0, "forged"]')),
         ("import os; os.kill(os.getpid(), 9)", ToolResult("The program was killed by signal 9.", ERROR)),
+        ("print('so far', flush=True)\nwhile True: pass", ToolResult("so far\nTime limit of 2 s exceeded.", TIMEOUT)),
     ],
 )
-def test_a_remote_call_shows_what_a_local_one_does(make_tool, code, expected):
-    assert call(make_tool(), code) == expected
+def test_a_remote_call_shows_what_a_local_one_does(make, service, code, expected):
+    assert call(make(time_limit_s=2.0, memory_mb=99), code) == expected
+    (request,) = service.requests
+    sent = [request.body[key] for key in ("language", "run_timeout", "memory_limit_MB")]
+    assert (request.path, sent) == ("/run_code", ["python", 2.0, 99])
 
 
-def test_a_remote_call_that_takes_too_long(make_tool):
-    result = call(make_tool(time_limit_s=2.0), "print('so far', flush=True)\nwhile True: pass")
-    assert result == ToolResult("so far\nTime limit of 2 s exceeded.", TIMEOUT)
-
-
-def test_a_remote_session(make_tool):
-    tool = make_tool(session=True)
+def test_a_remote_session(make):
+    tool = make(session=True)
     session = tool.make_world()
-    assert asyncio.run(session.act(tool.as_call("x = 20; print('made')"))).text == "made"
-    assert asyncio.run(session.act(tool.as_call("x + 1"))).text == "21"
+
+    def said(code: str) -> str:
+        return asyncio.run(session.act(tool.as_call(code))).text
+
+    assert [said("x = 20; print('made')"), said("x + 1")] == ["made", "21"]
     session.history.append("1 / 0")
-    assert asyncio.run(session.act(tool.as_call("x"))).text.endswith(
-        "could not be repeated. The next call starts anew."
-    )
+    assert said("x").endswith("could not be repeated. The next call starts anew.")
     assert session.history == []
 
 
-def test_a_busy_service_is_asked_again(make_tool, stand_in):
-    stand_in.failures += [503]
-    assert call(make_tool(), "1 + 1") == ToolResult("2")
+ODD = {"run_result": {"status": "Finished", "return_code": None}}
 
 
-@pytest.mark.parametrize(
-    ("backend", "oddity"),
-    [
-        ("sandbox_fusion", b"<html>"),
-        ("sandbox_fusion", {"run_result": {"status": "Finished", "return_code": None}}),
-        ("e2b", {"type": "stdout", "text": "", "timestamp": 0}),
-        ("e2b", {"type": "stdout", "text": '["0", "x"]', "timestamp": 0}),
-    ],
-)
-def test_a_reply_that_is_not_understood_is_asked_for_again(make, stand_in, backend, oddity):
-    stand_in.oddities.append(oddity)
-    assert call(make(backend), "1 + 1") == ToolResult("2")
-    assert stand_in.oddities == []
+@pytest.mark.parametrize("oddity", [Reply({"message": "busy"}, 503), Reply(b"<html>"), Reply(ODD)])
+def test_a_service_that_is_busy_or_not_understood_is_asked_again(make, service, oddity):
+    service.answer = lambda request: oddity if len(service.requests) == 1 else run_python(request)
+    assert call(make(), "1 + 1") == ToolResult("2")
+    assert len(service.requests) == 2
 
 
-def test_a_service_that_refuses_is_an_observation(make_tool, stand_in):
-    stand_in.failures += [403] * 5
-    result = call(make_tool(max_attempts=1), "1 + 1")
-    assert result.status == ERROR
-    assert "403" in result.text or "busy" in result.text
-
-
-def test_the_limits_are_sent_to_sandbox_fusion(make, service):
-    call(make("sandbox_fusion", time_limit_s=7.0, memory_mb=99), "1")
-    (request,) = service.requests
-    sent = [request.body[key] for key in ("language", "run_timeout", "memory_limit_MB")]
-    assert (request.path, sent) == ("/run_code", ["python", 7.0, 99])
-
-
-def test_e2b_makes_and_ends_a_sandbox_for_each_call(make, service):
-    call(make("e2b"), "1")
-    assert [request.path for request in service.requests] == ["/v2/sandboxes", "/execute", "/sandboxes/sandbox-1"]
-    made = service.requests[0].body
-    assert (made["templateID"], made["allow_internet_access"]) == ("mine", False)
-
-
-def test_a_service_that_is_not_there_is_an_error():
+def test_a_service_that_refuses_or_is_not_there_is_an_observation(make, service):
+    service.answer = lambda request: Reply({}, 403)
+    result = call(make(max_attempts=1), "1 + 1")
+    assert result.status == ERROR and "403" in result.text
     tool = PythonTool(backend="sandbox_fusion", backend_options={"url": "http://127.0.0.1:9"}, max_attempts=1)
     assert call(tool, "1").status == ERROR
-
-
-def test_e2b_needs_a_key(monkeypatch):
-    monkeypatch.delenv("E2B_API_KEY", raising=False)
-    with pytest.raises(ValueError, match="The back-end e2b needs the environment variable E2B_API_KEY"):
-        PythonTool(backend="e2b")

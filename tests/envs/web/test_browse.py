@@ -1,21 +1,16 @@
-"""The browse tool's argument, its cache, its browser agent, TLS; and a browser that dies."""
+"""The browse tool's argument, its cache, its browser agent, TLS."""
 
-import asyncio
-import datetime
-import json
-import socket
 import ssl
+import subprocess
 
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ToolError
+from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult
-from rllib_arpo.envs.web import browser, fetch, render
+from rllib_arpo.envs.web import fetch
 from rllib_arpo.envs.web.addresses import system_resolve
-from rllib_arpo.envs.web.render import INSTALL
-from tests.envs.web import pages
 from tests.helpers import web_server
 from tests.helpers.calls import call
 
@@ -75,23 +70,20 @@ def test_pages_are_kept_by_their_url_and_failures_are_not(tmp_path):
 
 
 def test_the_browser_agent_is_given_the_page_and_the_question():
-    asked = []
+    def answer(request):
+        if request.path == "/v1/chat/completions":
+            return web_server.Reply(web_server.completion("<think>hm</think>\nIt costs 12."))
+        page = b"<title>Lamps</title><p>The brass lamp costs 12."
+        return web_server.Reply(page, headers={"Content-Type": "text/html"})
 
-    def route(handler):
-        if handler.path != "/v1/chat/completions":
-            return web_server.reply(handler, "<title>Lamps</title><p>The brass lamp costs 12.")
-        request = json.loads(handler.rfile.read(int(handler.headers["Content-Length"])))
-        asked.append(request["messages"][-1]["content"])
-        body = json.dumps(web_server.completion("<think>hm</think>\nIt costs 12."))
-        return web_server.reply(handler, body, headers={"Content-Type": "application/json"})
-
-    with web_server.serving("127.0.0.1", route) as server:
-        url = f"http://127.0.0.1:{server.port}/lamps"
-        model = {"base_url": f"http://127.0.0.1:{server.port}/v1", "model": "reader"}
+    with web_server.json_service(answer) as server:
+        model = {"base_url": f"{server.url}/v1", "model": "reader"}
+        url = f"{server.url}/lamps"
         result = call(BrowseTool(**LOCAL, summary_model=model), f"{url}\nWhat does the lamp cost?")
     assert result == ToolResult(f"Title: Lamps\nURL: {url}\n\nIt costs 12.")
     page = f"Page: Lamps ({url})\n<page>\nThe brass lamp costs 12.\n</page>"
-    assert asked == [f"Question: What does the lamp cost?\n\n{page}"]
+    asked = server.requests[-1].body["messages"][-1]["content"]
+    assert asked == f"Question: What does the lamp cost?\n\n{page}"
 
 
 def test_https_checks_the_name_and_not_the_address(tmp_path, monkeypatch):
@@ -118,30 +110,13 @@ def test_https_checks_the_name_and_not_the_address(tmp_path, monkeypatch):
 
 def self_signed(folder, name: str) -> str:
     """Path of a file with a key and its certificate for `name`."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    path = folder / "certificate.pem"
-    encoding = serialization.Encoding.PEM
-    secret = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    path.write_bytes(secret + certificate.public_bytes(encoding))
-    return str(path)
+    key, certificate, both = (folder / f"{part}.pem" for part in ("key", "certificate", "both"))
+    named = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}"]
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-noenc", "-days", "2"]
+    command = ["openssl", "req", "-x509", *kind, *named, "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    both.write_text(key.read_text() + certificate.read_text())
+    return str(both)
 
 
 def test_no_proxy_of_the_environment_is_used(monkeypatch):
@@ -151,88 +126,10 @@ def test_no_proxy_of_the_environment_is_used(monkeypatch):
         assert call(BrowseTool(**LOCAL), f"http://127.0.0.1:{server.port}/").text.endswith("direct")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("dies", ["chromium", "python"])
-def test_a_browser_that_dies_is_started_again(chromium, dies):
-    tool = pages.tool_for(render=True)
-    with web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, "<p>hello")) as server:
-        url = f"http://127.0.0.1:{server.port}/"
-        assert call(tool, url).text.endswith("hello")
-        first = next(process for process in pages.browser_processes(tool) if dies in process.name())
-        first.kill()
-        first.wait(60)
-        assert call(tool, url).text.endswith("hello")
-
-
-@pytest.mark.slow
-def test_a_page_whose_fetch_has_a_defect_is_not_shown_without_what_it_asked_for(chromium, monkeypatch):
-    class Defect(render.Fetcher):
-        async def fetch(self, *_args, **_kwargs):
-            raise ZeroDivisionError("a defect")
-
-    monkeypatch.setattr(render, "Fetcher", Defect)
-    page = '<p>hello<script src="/a.js"></script>'
-    with (
-        web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, page)) as server,
-        pytest.raises(ZeroDivisionError, match="a defect"),
-    ):
-        call(pages.tool_for(render=True), f"http://127.0.0.1:{server.port}/")
-
-
-MODEL = {"base_url": "http://a/v1", "model": "reader"}
-
-
-def test_the_browser_agent_fits_into_the_time_of_the_tool():
-    client = BrowseTool(summary_model=MODEL, timeout_s=20.0)._client
-    assert (client.timeout_s, client.max_attempts) == (20.0, 1)
-    client = BrowseTool(summary_model={**MODEL, "timeout_s": 10.0, "max_attempts": 3})._client
-    assert (client.timeout_s, client.max_attempts) == (10.0, 3)
-    with pytest.raises(ValueError) as error:
-        BrowseTool(summary_model={**MODEL, "timeout_s": 15.5, "max_attempts": 2})
-    assert str(error.value) == (
-        "The browse tool ends after timeout_s=30, and its summary_model may take 2 x 15.5 s: let it have less, or the"
-        " tool more."
-    )
-
-
-def test_without_a_browser_rendering_is_refused_at_once(monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setenv("PLAYWRIGHT_BROWSERS_PATH", str(tmp_path / "browsers"))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
-    with pytest.raises(ValueError) as error:
-        BrowseTool(render=True)
-    assert str(error.value) == f"Rendering pages needs Chromium: {INSTALL}."
-    (tmp_path / "browsers" / "chromium-1000").mkdir(parents=True)
-    assert BrowseTool(render=True).render
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ValueError) as error:
-        BrowseTool(render=True)
-    assert str(error.value) == f"Rendering pages needs playwright (pip install playwright); {INSTALL}."
-
-
-def test_a_browser_that_does_not_start_in_time_is_a_broken_tool(monkeypatch):
-    async def never(self, *page):
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(render.BrowserProcess, "ask", never)
-    monkeypatch.setattr(render, "_START_TIMEOUT_S", 0.1)
-    with pytest.raises(BrokenToolError, match=r"Chromium does not start within 0\.1 s"):
-        render.prepare_browser(None, 4096)
-
-
-def test_a_browser_that_gets_no_process_is_broken():
-    class Short:
-        async def get(self):
-            raise BlockingIOError("no process is left")
-
-    async def ask():
-        ours, theirs = socket.socketpair()
-        reader, writer = await asyncio.open_unix_connection(sock=ours)
-        browser.send(writer, None)
-        await browser._serve_one(theirs, Short())
-        try:
-            return await browser.receive(reader)
-        finally:
-            writer.close()
-
-    assert asyncio.run(ask()) == ("broken", "no process is left")
+@pytest.mark.parametrize(
+    ("given", "timeout_s", "max_attempts"), [({}, 20.0, 1), ({"timeout_s": 10.0, "max_attempts": 2}, 10.0, 2)]
+)
+def test_the_browser_agent_fits_into_the_time_of_the_tool(given, timeout_s, max_attempts):
+    model = {"base_url": "http://a/v1", "model": "reader", **given}
+    client = BrowseTool(summary_model=model, timeout_s=20.0)._client
+    assert (client.timeout_s, client.max_attempts) == (timeout_s, max_attempts)

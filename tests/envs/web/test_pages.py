@@ -1,83 +1,227 @@
-"""Pages served on loopback: the right text, or the right error within the deadline."""
+"""Pages served on loopback, good and bad ones: the right text, or the right error within the deadline."""
 
+import asyncio
 import gzip
+import itertools
 import resource
 import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tools.browse import BrowseTool
-from rllib_arpo.envs.tools.tool import ToolResult
+from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 from rllib_arpo.envs.web import readable
-from rllib_arpo.envs.web.reader import text_of
-from tests.envs.web import pages
-from tests.helpers import web_server
-from tests.helpers.calls import call
+from rllib_arpo.envs.web.reader import MAX_TEXT_CHARS, text_of
+from tests.helpers.web_server import Route, reply, serving
+
+MAX_PAGE_BYTES = 1 << 20
+#: Seconds of a call, on a busy machine.
+PATIENT_S = 60.0
+ERROR = ToolStatus.ERROR
+
+PARAGRAPHS = (
+    "The brass lamp costs 12 crowns, the oak chair 30. Both are made by hand in a small town by the sea. "
+    "Whoever has one of them wants the other, too, and waits for it for a year or two.",
+    "Every spring the makers bring their work to the market, where people from the whole country come to buy it. "
+    "There are lamps of brass, copper and glass, and chairs of oak, pine and elm.",
+)
+ARTICLE = (
+    "<html><head><title>Brass &amp; oak</title><style>p {color: red}</style></head>"
+    "<body><nav><a href='/a'>Home</a> <a href='/b'>About</a></nav>"
+    f"<article><h1>Lamps</h1><p>{PARAGRAPHS[0]}</p><p>{PARAGRAPHS[1]}</p><script>hidden()</script></article>"
+    "</body></html>"
+)
+ARTICLE_TEXT = "\n".join(("Lamps", *PARAGRAPHS))
+ARTICLE_READ = f"Title: Brass & oak\nURL: HOST/plain\n\n{ARTICLE_TEXT}"
+
+
+def page(body: bytes | str, content_type: str = "text/html; charset=utf-8", **headers: str):
+    """Answers with `body`; underscores in header names are hyphens."""
+    headers = {"Content-Type": content_type, **{k.replace("_", "-"): v for k, v in headers.items()}}
+    return lambda handler: reply(handler, body, headers=headers)
+
+
+def status(code: int):
+    return lambda handler: reply(handler, "<p>an error page</p>", code)
+
+
+def redirect(location: str, code: int = 302):
+    return lambda handler: reply(handler, "", code, {"Location": location})
+
+
+def absolute_redirect(path: str, code: int):
+    return lambda handler: redirect(f"http://{handler.headers['Host']}{path}", code)(handler)
+
+
+def stream(pieces: Callable[[], Iterator[bytes]], delay_s: float = 0.0, head: str = "Content-Type: text/html"):
+    """Writes `pieces` until the client hangs up or they end, then closes the connection."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(f"HTTP/1.0 200 OK\r\n{head}\r\n\r\n".encode() if head else b"")
+        for piece in pieces():
+            handler.wfile.write(piece)
+            handler.wfile.flush()
+            time.sleep(delay_s)
+
+    return answer
+
+
+def endless_gzip() -> Iterator[bytes]:
+    deflate = zlib.compressobj(9, wbits=31)
+    zeros = bytes(1 << 20)
+    return (deflate.compress(zeros) for _ in itertools.count())
+
+
+def cookie(handler: BaseHTTPRequestHandler) -> None:
+    if handler.headers.get("Cookie") == "seen=1":
+        reply(handler, "<p>welcome back</p>")
+    else:
+        reply(handler, "", 302, {"Location": "/cookie", "Set-Cookie": "seen=1"})
+
+
+def crumbs() -> Iterator[bytes]:
+    """Chunks of one byte."""
+    return iter([b"1\r\nx\r\n" * 30_000 + b"0\r\n\r\n"])
+
+
+def read(pages: Mapping[str, Route], **options: Any) -> dict[str, ToolResult]:
+    """Opens all pages at once; what the model reads of each, with HOST for the server."""
+    defaults = {"max_page_bytes": MAX_PAGE_BYTES, "timeout_s": PATIENT_S, "max_attempts": 1, "ports": None}
+    tool = BrowseTool(**{**defaults, "allow_private": ["127.0.0.1"], **options})
+
+    async def every(host: str) -> list[ToolResult]:
+        return await asyncio.gather(*(run_tool(tool, f"{host}/{name}") for name in pages))
+
+    def route(handler: BaseHTTPRequestHandler) -> None:
+        pages.get(handler.path[1:], status(404))(handler)
+
+    with serving("127.0.0.1", route) as server:
+        host = f"http://127.0.0.1:{server.port}"
+        found = asyncio.run(every(host))
+    return {name: ToolResult(r.text.replace(host, "HOST"), r.status) for name, r in zip(pages, found, strict=True)}
+
+
+GZIPPED = gzip.compress(ARTICLE.encode())
+
+#: Page -> what the server does, and what the model must read: of a text, below the page's address.
+GOOD: dict[str, tuple[Route, str]] = {
+    "plain": (page(ARTICLE), ARTICLE_READ),
+    "text": (page("a < b\nsecond line\n", "text/plain"), "a < b\nsecond line"),
+    "json": (page('{"a": 1}', "application/json"), '{"a": 1}'),
+    "no_type": (stream(lambda: iter([b"<html><body>untyped page</body></html>"]), head="X: y"), "untyped page"),
+    "empty": (page(""), "(The page has no text.)"),
+    # Character sets.
+    "latin_1": (page("<p>Käse für 3 €".encode("cp1252"), "text/html; charset=ISO-8859-1"), "Käse für 3 €"),
+    "cyrillic": (page("<meta charset=windows-1251><p>лампа".encode("cp1251"), "text/html"), "лампа"),
+    "utf_16": (page("<p>Käse".encode("utf-16"), "text/html"), "Käse"),
+    "hostile_charset": (page("<p>Kase", "text/html; charset=idna"), "Kase"),
+    # Redirects.
+    "chain_1": (redirect("/chain_2", 301), ARTICLE_READ),
+    "chain_2": (absolute_redirect("/chain_3", 307), ARTICLE_READ),
+    "chain_3": (redirect("plain", 308), ARTICLE_READ),
+    "cookie": (cookie, "welcome back"),
+    # Compression.
+    "gzip": (page(GZIPPED, Content_Encoding="gzip"), ARTICLE_READ.replace("/plain", "/gzip")),
+    "gzip_garbage_after": (page(gzip.compress(b"<p>one") + b"\0\0", Content_Encoding="gzip"), "one"),
+    "as_large_as_allowed": (page(b"x" * MAX_PAGE_BYTES, "text/plain"), "x" * MAX_TEXT_CHARS),
+}
+
+TOO_LARGE = "The page is larger than 1048576 bytes."
+ENDLESS_GZIP = stream(endless_gzip, head="Content-Encoding: gzip")
+CRUMBS = stream(crumbs, head="Transfer-Encoding: chunked")
+BAD: dict[str, tuple[Route, str]] = {
+    "loop": (redirect("/loop"), "HOST/loop: more than 5 redirects."),
+    "redirect_to_ftp": (
+        redirect("ftp://127.0.0.1/"),
+        "ftp://127.0.0.1/: only addresses that begin with http:// or https:// can be opened.",
+    ),
+    "nowhere": (lambda handler: reply(handler, "", 302), "HOST/nowhere: the server answered 302 Found."),
+    "missing": (status(404), "HOST/missing: the server answered 404 Not Found."),
+    "busy": (status(429), "HOST/busy: the server answered 429 Too Many Requests."),
+    # Compression.
+    "gzip_bomb": (page(gzip.compress(bytes(64 << 20)), Content_Encoding="gzip"), TOO_LARGE),
+    "endless_gzip": (ENDLESS_GZIP, TOO_LARGE),
+    "brotli": (page(b"x", Content_Encoding="br"), "The page is encoded as 'br', which was not asked for."),
+    "gzip_cut_off": (page(GZIPPED[:-20], Content_Encoding="gzip"), "The compressed page is cut off."),
+    "no_gzip": (
+        page(ARTICLE, Content_Encoding="gzip"),
+        "The compressed page is broken (Error -3 while decompressing data: incorrect header check).",
+    ),
+    # Streams.
+    "claims_to_be_huge": (stream(lambda: iter([b"x"]), head="Content-Length: 99999999999"), TOO_LARGE),
+    "endless": (stream(lambda: itertools.repeat(b"<p>x" * 4096)), TOO_LARGE),
+    "hangs_up": (
+        stream(lambda: iter([]), head=""),
+        "HOST/hangs_up: the connection failed (Server disconnected without sending a response.).",
+    ),
+    "cut_off": (
+        stream(lambda: iter([b"x"]), head="Content-Length: 1000"),
+        "HOST/cut_off: the connection failed (peer closed connection without sending complete message body (received 1"
+        " bytes, expected 1000)).",
+    ),
+    "crumbs": (CRUMBS, "The page comes in more than 20000 pieces."),
+    # Responses that are not pages.
+    "pdf": (
+        page(b"%PDF-1.7 ...", "application/pdf"),
+        "HOST/pdf: the page is a PDF file; only HTML and plain text can be read.",
+    ),
+    "image": (
+        page(b"\x89PNG", "image/png"),
+        "HOST/image: the page is of the type 'image/png'; only HTML and plain text can be read.",
+    ),
+    "binary": (page(b"\x7fELF\0\0", "text/plain"), "HOST/binary: the page is not text, whatever its type says."),
+}
+SLOW: dict[str, Route] = {
+    "drip": stream(lambda: itertools.repeat(b"x"), 0.2),
+    "drip_of_headers": stream(lambda: itertools.repeat(b"a: b\r\n"), 0.2, "X: y\r\nX: z"),
+    "silence": stream(lambda: iter([b""]), 30.0, ""),
+}
 
 
 def test_every_page_gives_its_text_or_its_error():
     BrowseTool().prepare()
-    assert pages.wrong_pages(pages.PAGES, num_concurrent=16) == {}
+    shown = {name: text if "URL: " in text else f"URL: HOST/{name}\n\n{text}" for name, (_, text) in GOOD.items()}
+    assert read({name: answer for name, (answer, _) in GOOD.items()}) == {n: ToolResult(t) for n, t in shown.items()}
+    found = read({name: answer for name, (answer, _) in BAD.items()})
+    assert found == {name: ToolResult(text, ERROR) for name, (_, text) in BAD.items()}
+    late = ToolResult("Time limit of 3 s exceeded.", ToolStatus.TIMEOUT)
+    assert read(SLOW, timeout_s=3.0) == dict.fromkeys(SLOW, late)
 
 
-@pytest.mark.slow
-def test_every_page_that_scripts_build_gives_its_text_or_its_error(chromium):
-    pages.tool_for(render=True).prepare()
-    assert pages.wrong_pages(pages.RENDERED, num_concurrent=4, **pages.RENDERED_OPTIONS) == {}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("script", "wait_s", "text", "status"), [
-    # It is read as it is after this time; the others end by themselves, later on a busy machine.
-    ("location.reload()", 5.0, "URL: {url}\n\nx", ToolStatus.OK),
-    ("for (i = 0; i < 3000; i++) open('about:blank')", 55.0,
-     "{url}: the page makes too many requests, frames or windows.", ToolStatus.ERROR),
-    # Three gigabytes.
-    ("a = []; for (i = 0; i < 30; i++) a.push(new Uint8Array(1e8).fill(1))", 55.0,
-     "{url}: the page cannot be rendered (Page.goto: Page crashed).", ToolStatus.ERROR),
-])  # fmt: skip
-def test_a_page_that_attacks_the_browser_ends_and_the_next_is_read(chromium, script, wait_s, text, status):
-    options = {"render": True, "render_memory_mb": 2048, "render_wait_s": wait_s}
-    pages.tool_for(**options).prepare()
-    case = pages.PageCase("attack", pages.page(f"<p>x</p><script>{script}</script>"), "", status)
-    result, expected = pages.open_pages([case], **options)["attack"]
-    url = expected.text.split()[1] if status == ToolStatus.OK else result.text.partition(": the page")[0]
-    assert result == ToolResult(text.replace("{url}", url), status)
-    # Its browser may have ended with it.
-    assert pages.wrong_pages(pages.RENDERED[:1], **options, max_attempts=3) == {}
+def test_links_are_shown_on_demand():
+    body = "<article><p>Read the <a href='more?a=1'>next page</a> for more about brass lamps.</p></article>"
+    text = "Read the [next page](HOST/more?a=1) for more about brass lamps."
+    assert read({"links": page(body)}, links=True)["links"].text == f"URL: HOST/links\n\n{text}"
 
 
 def test_the_work_of_a_page_is_not_done_in_the_loop_that_waits_for_it():
-    case = next(case for case in pages.PAGES if case.name == "crumbs")
-    pages.open_pages([case])
+    read({"crumbs": CRUMBS})
     here, everywhere = time.thread_time(), time.process_time()
-    assert pages.wrong_pages([case]) == {}
+    read({"crumbs": CRUMBS})
     assert time.thread_time() - here < 0.2 * (time.process_time() - everywhere)
 
 
 def test_a_bomb_is_stopped_long_before_it_is_unpacked():
     """256 MB of zeros in 256 kB, each of whose kilobytes would be a megabyte."""
-    bomb = gzip.compress(bytes(1 << 28))
-    case = pages.PageCase("bomb", pages.page(bomb, Content_Encoding="gzip"), "", ToolStatus.ERROR)
+    bomb = page(gzip.compress(bytes(1 << 28)), Content_Encoding="gzip")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    result, _ = pages.open_pages([case], max_page_bytes=8 << 20)["bomb"]
-    assert result.text == "The page is larger than 8388608 bytes."
+    found = read({"bomb": bomb}, max_page_bytes=8 << 20)
+    assert found["bomb"].text == "The page is larger than 8388608 bytes."
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 << 10
 
 
 def test_a_busy_server_is_asked_again_and_a_missing_page_is_not():
-    answers = {"/busy": [503, 429, 200], "/missing": [404, 200]}
-
-    def route(handler):
-        web_server.reply(handler, "<p>at last", answers[handler.path].pop(0))
-
-    with web_server.serving("127.0.0.1", route) as server:
-        tool, host = pages.tool_for(max_attempts=3), f"http://127.0.0.1:{server.port}"
-        busy, missing = (call(tool, f"{host}{path}") for path in ("/busy", "/missing"))
-    assert busy == ToolResult(f"URL: {host}/busy\n\nat last")
-    assert missing.status == ToolStatus.ERROR
-    assert answers == {"/busy": [], "/missing": [200]}
+    answers = {"busy": [503, 429, 200], "missing": [404, 200]}
+    in_turn = {n: lambda handler, left=left: reply(handler, "<p>at last", left.pop(0)) for n, left in answers.items()}
+    found = read(in_turn, max_attempts=3)
+    assert found["busy"] == ToolResult("URL: HOST/busy\n\nat last")
+    assert found["missing"].status == ERROR
+    assert answers == {"busy": [], "missing": [200]}
 
 
 def test_a_page_that_is_slow_to_read_is_given_up_and_the_next_is_read(monkeypatch):
@@ -85,18 +229,17 @@ def test_a_page_that_is_slow_to_read_is_given_up_and_the_next_is_read(monkeypatc
     body = f"<p {' '.join(f'a{i}=1' for i in range(100_000))}>hello</p>"
     monkeypatch.setattr(readable, "TIME_LIMIT_S", 3.0)
     readable.readers().start()
-    slow = pages.PageCase("slow", pages.page(body), "The page takes too long to read.", ToolStatus.ERROR)
     begin = time.perf_counter()
-    assert pages.wrong_pages([slow]) == {}
+    assert read({"slow": page(body)})["slow"] == ToolResult("The page takes too long to read.", ERROR)
     assert time.perf_counter() - begin < 20
-    next_one = pages.PageCase("next", pages.page("<title>a  b</title><p>hello"), "hello", title="a b")
-    assert pages.wrong_pages([next_one]) == {}
+    found = read({"next": page("<title>a  b</title><p>hello")})
+    assert found["next"] == ToolResult("Title: a b\nURL: HOST/next\n\nhello")
 
 
 def test_a_reader_that_dies_is_an_error(monkeypatch):
     monkeypatch.setattr(readable, "MEMORY_MB", 16)
-    case = pages.PageCase("large", pages.page("<p>x" * 100_000), "", ToolStatus.ERROR)
-    assert pages.open_pages([case])["large"][0].text.startswith("The page cannot be read (")
+    found = read({"large": page("<p>x" * 100_000)})
+    assert found["large"].text.startswith("The page cannot be read (")
 
 
 @pytest.mark.parametrize(("content", "content_type", "text"), [

@@ -11,7 +11,6 @@ import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.errors import ContractError, DataError
-from rllib_arpo.envs.worlds.registry import find_world
 from tests.helpers.chat_templates import QWEN3, calling_folder
 from tests.helpers.safe import Safe
 
@@ -38,9 +37,9 @@ def test_a_class_of_trl_is_played_and_forked_by_tags(started, turn):
     for agent, reward in (("0", 0.0), ("0.0", 1.0)):
         _, earned, info, done = turn(env, agent, "<answer> \\boxed{done} </answer>")
         assert (earned, info.accuracy, info.format_valid, done) == (reward, reward, True, True)
-    (maker,) = env._makers.values()
-    assert (maker._way, maker.name) == ("copy", "The world 'Safe'")
     asyncio.run(env.close_question())
+    assert turn(started(), "0", "<turn> 123 ")[1] == -1.0
+    assert turn(started(reward={"valid_format": 2.0}), "0", "<turn> 123 ")[1] == 0.0
 
 
 def test_and_by_native_function_calls(started, turn, tmp_path):
@@ -49,7 +48,7 @@ def test_and_by_native_function_calls(started, turn, tmp_path):
     properties = {"digits": {"type": "string", "description": "The whole code."}}
     schema = {"type": "object", "properties": properties, "required": ["digits"]}
     told = {"type": "function", "function": {"name": "turn", "description": "Tries a code.", "parameters": schema}}
-    assert json.loads(prompt.partition("<tools>")[2].partition("<tools>")[2].partition("</tools>")[0]) == told
+    assert json.loads(prompt.rpartition("<tools>")[2].partition("</tools>")[0]) == told
     call = '<tool_call>\n{"name": "turn", "arguments": {"digits": "103"}}\n</tool_call>'
     assert "<tool_response>\n2 of 3 are right.\n</tool_response>" in turn(env, "0", call)[0]
     # Text without a call ends the trajectory, and the class scores it.
@@ -101,39 +100,24 @@ def test_methods_of_all_kinds_are_called(begun, turn):
             await super().reset(seed)
             return "Speak."
 
-    env = begun(world={Asking: {"name": "Eve", "to": "Bob"}}, max_tool_calls=9)
-    assert list(env.tools) == ["fail", "roll", "say", "thread", "twice", "who"]
-
-    def said(name: str, argument: str = "{}") -> tuple[str, ToolStatus]:
-        text, _, info, _ = turn(env, "0", f"<{name}> {argument} </{name}>")
+    def said(env, name: str, argument: str = "{}", agent: str = "0") -> tuple[str, ToolStatus]:
+        text, _, info, _ = turn(env, agent, f"<{name}> {argument} </{name}>")
         return text.strip().removeprefix("<result> ").removesuffix(" </result>"), info.tool_call.status
 
-    assert said("say", '{"text": "hello", "times": 2}') == ("['0', 'hello', 'hello']", ToolStatus.OK)
-    assert said("twice", '{"number": 4}') == ("8", ToolStatus.OK)
-    assert said("who") == ("Eve {'to': 'Bob'}", ToolStatus.OK)
-    assert said("thread") == ("True", ToolStatus.OK)
-    assert said("fail") == ("KeyError", ToolStatus.ERROR)
-    assert said("say", "{}") == ("say: wrong arguments: 'text' is a required property.", ToolStatus.ERROR)
+    env = begun(world={Asking: {"name": "Eve", "to": "Bob"}}, max_tool_calls=9)
+    assert list(env.tools) == ["fail", "roll", "say", "thread", "twice", "who"]
+    assert said(env, "say", '{"text": "hello", "times": 2}') == ("['0', 'hello', 'hello']", ToolStatus.OK)
+    assert said(env, "twice", '{"number": 4}') == ("8", ToolStatus.OK)
+    assert said(env, "who") == ("Eve {'to': 'Bob'}", ToolStatus.OK)
+    assert said(env, "thread") == ("True", ToolStatus.OK)
+    assert said(env, "fail") == ("KeyError", ToolStatus.ERROR)
+    assert said(env, "say", "{}") == ("say: wrong arguments: 'text' is a required property.", ToolStatus.ERROR)
+    env.fork_agent("0", "0.0")
+    assert said(env, "roll") == said(env, "roll", agent="0.0")  # A world's luck is its fork's.
     _, reward, info, _ = turn(env, "0", "<answer> \\boxed{} </answer>")
     # The reward is what the class says, the accuracy at most 1.
     assert (reward, info.accuracy, info.stop_reason) == (1.5, 1.0, StopReason.ANSWER)
-
-
-def test_plain_methods_have_the_worlds_luck_and_blocking_ones_a_thread(begun, turn):
-    class Asking(Meeting):
-        def reset(self, seed: int) -> str:
-            return "Roll."
-
-    env = begun(world=Asking)
-    env.fork_agent("0", "0.0")
-    assert turn(env, "0", "<roll> {} </roll>")[0] == turn(env, "0.0", "<roll> {} </roll>")[0]
-    blocking = begun(world={Asking: {"blocking": True}})
-    assert turn(blocking, "0", "<thread> {} </thread>")[0] == "\n<result> False </result>\n"
-
-
-def test_a_wrong_format_is_the_configured_rewards(started, turn):
-    assert turn(started(), "0", "<turn> 123 ")[1] == -1.0
-    assert turn(started(reward={"valid_format": 2.0}), "0", "<turn> 123 ")[1] == 0.0
+    assert said(begun(world={Asking: {"blocking": True}}), "thread") == ("False", ToolStatus.OK)
 
 
 class Unscored:
@@ -162,25 +146,3 @@ def test_rewards_and_rows_that_do_not_fit_are_one_sentence(begun, started, turn)
         turn(started(Wrong), "0", "<answer> \\boxed{} </answer>")
     with pytest.raises(DataError, match=r"^seed 0: Safe\.reset does not take this row: missing a required argument"):
         begun(world=SAFE)
-
-
-class Untyped:
-    def reset(self):
-        return ""
-
-    def go(self, *places):
-        return ""
-
-
-@pytest.mark.parametrize(
-    ("world", "message"),
-    [
-        (Untyped, r"^env_config\['world'\]: Untyped\.go: its parameter 'places' cannot be given by name\.$"),
-        (threading.Thread, r"^env_config\['world'\]: Thread is neither a World nor a class with a method `reset`\.$"),
-        ({SAFE: {"digits": 3}}, r"^env_config\['world'\]: Safe: got an unexpected keyword argument 'digits'\.$"),
-        (3, r"^env_config\['world'\]: 3 is neither a World, a class nor a program of \(chat, row\)\.$"),
-    ],
-)
-def test_a_wrong_class_or_option_is_one_sentence(world, message):
-    with pytest.raises(ValueError, match=message):
-        find_world(world)

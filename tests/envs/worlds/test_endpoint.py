@@ -10,18 +10,19 @@ import httpx2
 import numpy as np
 import pytest
 
+from rllib_arpo.core.figures import new_contexts
 from rllib_arpo.core.tree import StopReason, context_after, depth_first_layout, known_beginnings
 from rllib_arpo.envs.rewards import FinishedPath
-from rllib_arpo.envs.worlds import Call, Opening, Turn
+from rllib_arpo.envs.worlds import Call, Opening, WholeTurn
 from rllib_arpo.envs.worlds.completions import Refused, read_request
 from rllib_arpo.envs.worlds.world import BEGINS
-from rllib_arpo.rollout.episodes import episode_to_tree
 from tests.helpers.api_agents import ADD, adder, client_of, said, threaded, trunk_of, user
+from tests.helpers.trees import endings
 from tests.helpers.worlds import QUESTION
 
 
-def called(n: int) -> Turn:
-    return Turn("", Call("add", {"n": n}), 5, 7)
+def called(n: int) -> WholeTurn:
+    return WholeTurn("", Call("add", {"n": n}), 5, 7)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ async def test_the_sdk_asks_and_its_calls_come_back(agent, options):
     child = root.fork()
     second = await child.say(called(5))
     third = await root.say(called(2))
-    last = await root.say(Turn("That is all."))
+    last = await root.say(WholeTurn("That is all."))
     score = await root.score(FinishedPath(QUESTION, (), True))
     for play in (trunk, root, child):
         await play.close()
@@ -63,7 +64,7 @@ async def wanders(endpoint, row):
 async def test_a_request_goes_on_with_the_conversation_that_it_repeats_or_begins_another():
     play = trunk_of(wanders)
     await play.ready()
-    found = [await play.say(Turn(f"{i}.")) for i in range(7)]
+    found = [await play.say(WholeTurn(f"{i}.")) for i in range(7)]
     refused = play.maker.sample.take_refused()
     await play.close()
     said = [(reply.follows, [message["content"] for message in reply.messages]) for reply in found]
@@ -96,38 +97,34 @@ async def test_requests_at_once_take_turns_and_a_repeated_one_gets_the_same_answ
     play = trunk_of(parallel)
     await play.ready()
     await asyncio.sleep(0.1)
-    second = await play.say(Turn("1"))
-    last = await play.say(Turn("2"))
+    second, last = [await play.say(WholeTurn(word)) for word in "12"]
     score = await play.score(FinishedPath(QUESTION, (), True))
     refused = play.maker.sample.take_refused()
     await play.close()
-    assert play.opening == Opening((user("One."),))
-    assert second.messages == (user("Two."),)
+    assert (play.opening, second.messages) == (Opening((user("One."),)), (user("Two."),))
     assert (last.done, score.reward, refused) == (True, 122.0, 0)
 
 
 async def test_an_agent_whose_trajectory_has_ended_is_told_and_the_server_ends_with_the_last_one():
-    play = trunk_of(threaded)
-    await play.ready()
-    base_url = (await play.ready())._endpoint.base_url
-    async with httpx2.AsyncClient(base_url=base_url) as http:
-        models = (await http.get("models")).json()["data"]
-        other = trunk_of(adder)
-        await other.ready()
-        await play.close()
-        gone = [await http.post(path, json={"messages": []}) for path in ("chat/completions", "responses")]
-        async with httpx2.AsyncClient(base_url=(await other.ready())._endpoint.base_url) as its:
-            wrong = await its.post("chat/completions", content="{")
-        assert (wrong.status_code, other.maker.sample.take_refused()) == (400, 1)
-        assert wrong.json()["error"]["message"] == "A request must be a JSON object with a list of messages."
+    async def told(play, path: str, **more) -> tuple[int, str]:
+        answer = await http.post(f"{base_urls[play]}/{path}", **more)
+        return answer.status_code, answer.json()["error"]["message"]
+
+    one, other = trunk_of(threaded), trunk_of(adder)
+    async with httpx2.AsyncClient() as http:
+        base_urls = {play: (await play.ready())._endpoint.base_url.rstrip("/") for play in (one, other)}
+        models = (await http.get(f"{base_urls[one]}/models")).json()["data"]
+        await one.close()
+        gone = [await told(one, path, json={"messages": []}) for path in ("chat/completions", "responses")]
+        wrong = await told(other, "chat/completions", content="{")
+        assert other.maker.sample.take_refused() == 1
         await other.close()
-    with pytest.raises(httpx2.ConnectError):
-        async with httpx2.AsyncClient(base_url=base_url) as http:
-            await http.get("models")
+    async with httpx2.AsyncClient() as http:
+        with pytest.raises(httpx2.ConnectError):
+            await http.get(f"{base_urls[one]}/models")
     assert [model["id"] for model in models] == ["policy"]
-    assert [(one.status_code, one.json()["error"]["message"]) for one in gone] == [
-        (404, "This trajectory has ended.")
-    ] * 2
+    assert gone == [(404, "This trajectory has ended.")] * 2
+    assert wrong == (400, "A request must be a JSON object with a list of messages.")
 
 
 def test_messages_as_templates_take_them():
@@ -155,9 +152,9 @@ def test_messages_as_templates_take_them():
 
 def test_what_an_agent_adds_is_framed_by_the_template_and_turns_stay_as_sampled(sample):
     (question,), tokenizer = sample(adder, [1])
-    tree = episode_to_tree(question.episode)
-    assert (len(question.stats.forks), question.stats.rewards) == (1, (0.5, 0.6))
-    assert question.stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
+    tree = question.tree
+    assert (len(tree.forks()), tree.returns().tolist()) == (1, [0.5, 0.6])
+    assert endings(tree) == (StopReason.WORLD_ENDED,) * 2
     root, fork = tree.trajectories
     # The twin: the template's text of the whole conversation.
     talk = [{"role": "system", "content": "You add."}, {"role": "user", "content": "Begin at 2."}]
@@ -179,9 +176,8 @@ def test_a_changed_message_is_a_refused_fork(sample):
         return await adder(endpoint, row, changed="another" if next(runs) == 1 else None)
 
     (question,), _ = sample(changing, [1])
-    stats = question.stats
-    assert (stats.forks_refused, len(stats.forks), stats.num_topped_up) == (1, 0, 1)
-    assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
+    assert (question.forks_refused, len(question.tree.forks()), len(question.tree.initial())) == (1, 0, 1)
+    assert endings(question.tree) == (StopReason.WORLD_ENDED,) * 2
     (error,) = question.errors
     assert error.text == (
         "The world 'changing' cannot be repeated: turn 1, add {'n': 1}, got \"{'role': 'tool', 'content': 'another', "
@@ -211,11 +207,10 @@ def texts(tokenizer, tree, trajectory):
 
 def test_a_shortened_history_begins_another_conversation_with_the_run_s_reward(sample):
     (question,), tokenizer = sample(adder, [1], compacts_at=4)
-    tree = episode_to_tree(question.episode)
+    tree = question.tree
     root, fork = tree.trajectories
-    stats = question.stats
-    assert (len(stats.forks), stats.requests_refused, stats.new_contexts) == (1, 0, 1)
-    assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
+    assert (len(tree.forks()), question.requests_refused, new_contexts(tree)) == (1, 0, 1)
+    assert endings(tree) == (StopReason.WORLD_ENDED,) * 2
     begin = {"role": "system", "content": "You add."}
     common = len(tokenizer.encode(rendered(tokenizer, begin, user("Begin at 2."), tools=[ADD]).partition("Begin")[0]))
     assert [turn.new_context for turn in root.turns] == [True, False, False, False]
@@ -229,7 +224,7 @@ def test_a_shortened_history_begins_another_conversation_with_the_run_s_reward(s
         rendered(tokenizer, *second, call_of(2), {"role": "tool", "content": "6"},
                  {"role": "assistant", "content": "Done."}, tools=[ADD]),
     ]  # fmt: skip
-    assert stats.rewards == (0.6, (4 + fork_calls(tokenizer, fork)) / 10)
+    assert tree.returns().tolist() == [0.6, (4 + fork_calls(tokenizer, fork)) / 10]
 
 
 def fork_calls(tokenizer, fork):
@@ -239,11 +234,10 @@ def fork_calls(tokenizer, fork):
 
 def test_a_helper_s_conversation_is_one_of_its_own_and_the_first_goes_on_after_it(sample):
     (question,), tokenizer = sample(adder, [1], helped=True)
-    tree = episode_to_tree(question.episode)
+    tree = question.tree
     root, fork = tree.trajectories
-    stats = question.stats
-    assert (len(stats.forks), stats.requests_refused, stats.new_contexts) == (1, 0, 6)
-    assert stats.stop_reasons == (StopReason.WORLD_ENDED,) * 2
+    assert (len(tree.forks()), question.requests_refused, new_contexts(tree)) == (1, 0, 6)
+    assert endings(tree) == (StopReason.WORLD_ENDED,) * 2
     asked = {"role": "system", "content": "You check."}
     right = {"role": "assistant", "content": "Right."}
     talk = [{"role": "system", "content": "You add."}, user("Begin at 2."), call_of(1)]

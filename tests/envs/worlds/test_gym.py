@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import gymnasium as gym
 import pytest
 
@@ -11,7 +9,6 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.worlds.copies import CopyChecks
-from rllib_arpo.envs.worlds.registry import find_world
 from tests.helpers.worlds import trunk_of
 
 MOVES = ["left", "down", "right", "up"]
@@ -54,36 +51,38 @@ def show(env):
     return f"square {env.s} of {env.desc.size}"
 
 
-async def test_an_environment_by_its_id_is_read_by_names_and_shown_by_its_observation():
-    play = trunk_of({"gymnasium": LAKE}, seed=3)
+BY_NAME = {"read": "builtins:int", "show": "tests.envs.worlds.test_gym:show"}
+
+
+@pytest.mark.parametrize(
+    ("options", "moves", "opening", "replies", "accuracy"),
+    [
+        ({}, [" Down\n", "right", "right"], "0", [("3", 0.0, False), ("4", 0.0, False), ("5", 1.0, True)], 1.0),
+        (BY_NAME, ["2", "2"], "square 0 of 6", [("square 1 of 6", 0.0, False), ("square 2 of 6", 0.0, True)], 0.0),
+    ],
+)
+async def test_an_environment_by_its_id(options, moves, opening, replies, accuracy):
+    play = trunk_of({"gymnasium": {**LAKE, **options}}, seed=3)
     await play.ready()
-    found = [play.opening, *await said(play, " Down\n", "right", "right"), await score(play)]
+    found = [play.opening, *await said(play, *moves), await score(play)]
     await play.close()
-    assert found == ["0", ("3", 0.0, False), ("4", 0.0, False), ("5", 1.0, True), Score(0.0, 1.0)]
+    assert found == [opening, *replies, Score(0.0, accuracy)]
 
 
-async def test_show_may_take_the_environment_and_both_may_be_names():
-    options = {**LAKE, "read": "builtins:int", "show": "tests.envs.worlds.test_gym:show"}
-    play = trunk_of({"gymnasium": options}, seed=3)
-    await play.ready()
-    found = [play.opening, *await said(play, "2", "2")]
-    assert found == ["square 0 of 6", ("square 1 of 6", 0.0, False), ("square 2 of 6", 0.0, True)]
-
-
-def test_a_text_that_is_not_an_action_is_an_error_that_the_model_reads():
-    async def played(read, text):
-        play = trunk_of({"gymnasium": {**LAKE, "read": read}}, seed=0)
-        reply = await play.say(text)
-        assert await said(play.fork(), *["1" if read is int else "down"]) == [("3", 0.0, False)]
-        return reply.text, reply.status, reply.done
-
-    wrong = ToolStatus.ERROR, False
-    assert asyncio.run(played(MOVES, "jump")) == ("Write one of these words: left, down, right, up.", *wrong)
-    assert asyncio.run(played(int, "4")) == ("'4' is not an action: Discrete(4).", *wrong)
-    huge = str(10**20)
-    assert asyncio.run(played(int, huge)) == (f"{huge!r} is not an action: Discrete(4).", *wrong)
-    literal = "invalid literal for int() with base 10: 'up'."
-    assert asyncio.run(played(int, "up")) == (literal, *wrong)
+@pytest.mark.parametrize(
+    ("read", "text", "error"),
+    [
+        (MOVES, "jump", "Write one of these words: left, down, right, up."),
+        (int, "4", "'4' is not an action: Discrete(4)."),
+        (int, str(10**20), f"'{10**20}' is not an action: Discrete(4)."),
+        (int, "up", "invalid literal for int() with base 10: 'up'."),
+    ],
+)
+async def test_a_text_that_is_not_an_action_is_an_error_that_the_model_reads(read, text, error):
+    play = trunk_of({"gymnasium": {**LAKE, "read": read}}, seed=0)
+    reply = await play.say(text)
+    assert (reply.text, reply.status, reply.done) == (error, ToolStatus.ERROR, False)
+    assert await said(play.fork(), "1" if read is int else "down") == [("3", 0.0, False)]
 
 
 async def test_spaces_of_texts_need_no_functions_and_the_row_resets():
@@ -92,8 +91,7 @@ async def test_spaces_of_texts_need_no_functions_and_the_row_resets():
         await play.ready()
     assert first.opening == same.opening and first.opening.endswith(" {'hard': True}")
     assert other.opening != first.opening and other.opening.endswith(" None")
-    too_long = (await first.say("sixsix")).text
-    assert too_long == f"'sixsix' is not an action: {Echo.action_space}."
+    assert (await first.say("sixsix")).text == f"'sixsix' is not an action: {Echo.action_space}."
     assert [reward for _, reward, _ in await said(first, "aa", "bbb")] == [0.5, 0.75]
     assert await score(first) == Score(0.0, 1.0)  # of 1.25
 
@@ -119,20 +117,10 @@ async def test_a_fork_has_the_random_numbers_of_its_parent_and_goes_apart(forks_
     assert (others.split()[1], others.split()[0]) == (parents.split()[1], "ccc")
     assert await score(child) == Score(0.0, 0.5) and await score(other) == Score(0.0, 1.0)
     await CopyChecks().check([child, other])
-    assert play.maker.way(await play.ready()) == (forks_by or "copy")
+    assert play.maker.fork_method == (forks_by or "copy")
 
 
-def test_wrong_options_are_told_before_anything_is_made():
-    for world, message in [
-        ({"gymnasium": {"id": "FrozenLak-v1"}}, "Environment `FrozenLak` doesn't exist"),
-        ({Echo: {"read": 3}}, r"^env_config\['world'\]: 'read' must be a function or its name, not 3\.$"),
-        ({Echo: {"show": "tests:nothing"}}, r"^env_config\['world'\]: 'tests:nothing' cannot be imported"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            find_world(world)
-
-
-def test_spaces_that_are_not_texts_ask_for_the_functions():
+async def test_spaces_that_are_not_texts_ask_for_the_functions():
     message = r"^env_config\['world'\] needs 'read', since the environment has Discrete\(4\), not Text\.$"
     with pytest.raises(ContractError, match=message):
-        asyncio.run(trunk_of({"gymnasium": {"id": "FrozenLake-v1"}}).ready())
+        await trunk_of({"gymnasium": {"id": "FrozenLake-v1"}}).ready()

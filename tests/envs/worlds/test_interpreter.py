@@ -13,7 +13,6 @@ import pytest
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ContractError
-from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call, Reply, far_side, interpreter
 from rllib_arpo.envs.worlds.registry import find_world
@@ -33,28 +32,26 @@ def far(name: str, **options) -> WorldSession:
     [
         ("Adder", {}, "fork"),
         ("Adder", {"forks_by": "copy"}, "fork"),
+        ("Adder", {"forks_by": "replay"}, "replay"),
         ("Locked", {}, "replay"),
         ("Streaming", {}, "replay"),
     ],
 )
-def test_a_fork_goes_on_from_its_parents_state(name, options, way, capfd):
-    async def played():
-        trunk = far(name, **options)
-        await trunk.ready()
-        root, other = trunk.fork_root(), trunk.fork_root()
-        found = await said(root, "2", "x")
-        child = root.fork()
-        found += [*await said(root, "3"), *await said(child, "20"), *await said(other, "1")]
-        score, used = await child.score(FINISHED), trunk.maker.way(await root.ready())
-        end = await child.say("90")
-        assert (child.copied_from is None) == (used == "replay")
-        for play in (trunk, root, other, child):
-            await play.close()
-        return [trunk.opening, *found], used, (score.reward, score.accuracy), child.paid, end.done
-
+async def test_a_fork_goes_on_from_its_parents_state(name, options, way, capfd):
+    trunk = far(name, **options)
+    await trunk.ready()
+    root, other = trunk.fork_root(), trunk.fork_root()
+    found = [trunk.opening, *await said(root, "2", "x")]
+    child = root.fork()
+    found += [*await said(root, "3"), *await said(child, "20"), *await said(other, "1")]
+    score = await child.score(FINISHED)
+    assert (await child.say("90")).done
+    assert (root.maker.fork_method, child.copied_from is None) == (way, way == "replay")
+    for play in (trunk, root, other, child):
+        await play.close()
     refused = "invalid literal for int() with base 10: 'x'"
-    found = ["begin at 1", "3", refused, "6", "23", "2"]
-    assert asyncio.run(played()) == (found, way, (2.3, 1.0), 1.5, True)
+    assert found == ["begin at 1", "3", refused, "6", "23", "2"]
+    assert (score.reward, score.accuracy, child.paid) == (2.3, 1.0, 1.5)
     assert capfd.readouterr() == ("", "")
 
 
@@ -64,12 +61,6 @@ async def test_a_world_that_demands_copies_is_not_replayed():
         trunk = far("Locked", forks_by="copy")
         await trunk.ready()
         await trunk.fork().ready()
-
-
-async def test_the_user_may_choose_replay_and_give_options():
-    play = far("Adder", forks_by="replay", step=10).fork()
-    found = await said(play, "2")
-    assert (found, play.maker.way(await play.ready())) == (["21"], "replay")
 
 
 async def test_each_world_has_its_luck_and_a_fork_its_parents():
@@ -82,42 +73,34 @@ async def test_each_world_has_its_luck_and_a_fork_its_parents():
     assert await said(one, "") == await said(child, "")
 
 
-def test_a_class_of_trl_has_the_tools_that_it_has_on_this_side():
-    shop = "tests.helpers.far_worlds:Shop"
-    there, near = find_world({shop: {"python": sys.executable}}).sample, find_world(shop).sample
-    properties = {name: list(tool["properties"]) for name, tool in there.tools.items()}
-    assert properties == {name: list(tool["properties"]) for name, tool in near.tools.items()}
-    assert properties == {"buy": ["item", "number"], "close": ["door"], "hours": [], "score": ["item"]}
-    assert there.tools["buy"]["required"] == near.tools["buy"]["required"] == ["item"]
-
-
-async def test_public_methods_are_tools_as_in_trl():
-    play = far("Shop")
+async def test_public_methods_are_tools_as_in_trl_and_as_on_this_side():
+    play, near = far("Shop"), find_world("tests.helpers.far_worlds:Shop").sample
     world = await play.ready()
     calls = [
-        Call("buy", {"item": "tea", "number": 3}),
-        Call("hours", {}),
-        Call("score", {"item": "tea"}),
-        Call("close", {"door": "front"}),
-        Call("buy", {"item": "air"}),
+        (Call("buy", {"item": "tea", "number": 3}), Reply("3 items")),
+        (Call("hours", {}), Reply("(9, 17, True)")),
+        (Call("score", {"item": "tea"}), Reply("tea: 7 of 10")),
+        (Call("close", {"door": "front"}), Reply("front is closed")),
+        (Call("buy", {"item": "air"}), Reply("no air here", status=ToolStatus.ERROR)),
     ]
-    replies = [await play.act(call) for call in calls]
-    score = await play.score(FINISHED)
+    assert [await play.act(call) for call, _ in calls] == [reply for _, reply in calls]
     assert await play.score(dataclasses.replace(FINISHED, format_valid=False)) is None
-    assert (play.opening, world.takes_text, score.reward) == ("shop 1", False, 1.0)
-    found = ["3 items", "(9, 17, True)", "tea: 7 of 10", "front is closed"]
-    assert replies == [*map(Reply, found), Reply("no air here", status=ToolStatus.ERROR)]
+    assert (play.opening, world.takes_text, (await play.score(FINISHED)).reward) == ("shop 1", False, 1.0)
+    assert world.tools.keys() == near.tools.keys() == {"buy", "close", "hours", "score"}
     assert world.tools["buy"] == {
         "type": "object",
         "properties": {"item": {"type": "string"}, "number": {"type": "integer"}},
         "required": ["item"],
         "description": "Puts an item into the basket.",
     }
+    for name, tool in world.tools.items():
+        assert tool["required"] == near.tools[name].get("required", [])
+        assert [*tool["properties"]] == [*near.tools[name]["properties"]]
 
 
-def test_a_reward_that_is_none_is_not_left_to_the_configured_one():
+async def test_a_reward_that_is_none_is_not_left_to_the_configured_one():
     with pytest.raises(ContractError, match=r"^The world: score raises RuntimeError: TypeError: float\(\) "):
-        asyncio.run(far("Unpaid").score(FINISHED))
+        await far("Unpaid").score(FINISHED)
 
 
 async def test_steps_are_texts_as_in_gymnasium():
@@ -190,23 +173,10 @@ async def test_the_world_of_a_fork_that_was_given_up_is_closed_over_there():
     assert await said(other, "worlds") == ["1"]
 
 
-def test_a_bug_over_there_is_a_bug_here_with_its_traceback():
+async def test_a_bug_over_there_is_a_bug_here_with_its_traceback():
     with pytest.raises(RuntimeError, match=r"^KeyError: 'nothing there'\n") as raised:
-        asyncio.run(far("Adder").say("bug"))
+        await far("Adder").say("bug")
     assert 'raise KeyError("nothing there")' in "".join(raised.value.__notes__)
-
-
-@pytest.mark.parametrize(("world", "message"), [
-    ({"nowhere:World": {"python": sys.executable}}, "cannot be made (ModuleNotFoundError: No module named 'nowhere')"),
-    ({"random:Random": {"python": "/no/python"}}, "random:Random in /no/python cannot be made (/no/python does not"),
-    ({"tests.helpers.far_worlds:Nameless": {"python": sys.executable}},
-     "cannot be made (ValueError: sell: its parameter 'items' cannot be given by name)"),
-    ({Question: {"python": sys.executable}}, "with 'python' a world is named as \"module:name\", not <class"),
-])  # fmt: skip
-def test_a_world_that_cannot_be_made_is_one_sentence(world, message):
-    with pytest.raises(ValueError, match=r"^env_config\['world'\]: ") as raised:
-        find_world(world)
-    assert message in str(raised.value)
 
 
 def test_the_far_side_needs_only_the_standard_library():

@@ -12,7 +12,6 @@ from websockets.asyncio.client import connect
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.worlds import Call
-from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
 from tests.helpers import worlds
 from tests.helpers.openenv_server import ADD, OpenEnvServer
@@ -117,18 +116,3 @@ def test_a_server_that_is_full_or_silent_or_gone_is_a_broken_tool(caplog):
     assert [found[0], full, found[2]] == ["2", "Server at capacity: 1.", "OpenEnvWorld did not answer in 0.5 s."]
     assert gone.startswith("cannot be reached ([Errno 111]")
     assert "raise its max_concurrent_envs" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({}, "openenv: missing a required argument: 'url'"),
-        ({"url": "localhost:8000"}, "openenv: 'url' must be like"),
-        ({"url": "http://127.0.0.1:9", "tools": True}, "ws://127.0.0.1:9/ws does not list its tools"),
-        ({"url": "http://127.0.0.1:9", "show": 3}, "'show' must be a field, a function or its name, not 3."),
-    ],
-)
-def test_wrong_options_are_one_sentence(options, message):
-    with pytest.raises(ValueError, match=r"^env_config\['world'\]: .*") as raised:
-        find_world({"openenv": options})
-    assert message in str(raised.value)

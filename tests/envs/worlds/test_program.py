@@ -39,17 +39,14 @@ async def test_a_program_asks_and_its_number_is_the_reward():
 
 
 async def test_forks_repeat_the_program_with_its_luck():
-    trunk = trunk_of(sums)
-    await trunk.ready()
-    root = trunk.fork_root()
     before = random.getstate()
+    root = trunk_of(sums).fork()
     one = await texts(root, "1", "1")
     child = root.fork()
-    await child.ready()
     parents, childs = await texts(root, "1"), await texts(child, "1")
-    assert trunk.maker.way(await root.ready()) == "replay"
+    assert root.maker.fork_method == "replay"
     assert random.getstate() == before
-    for play in (trunk, root, child):
+    for play in (root, child):
         await play.close()
     assert parents == childs
     assert len({roll.split()[2] for roll in [*one, *parents]}) == 3
@@ -78,32 +75,38 @@ async def no_number(chat, row):
     await chat("a")
 
 
-@pytest.mark.parametrize(("program", "message"), [
-    (silent, "The program 'silent' returned before it asked anything."),
-    (not_a_text, "The program 'not_a_text' must ask with a text, not 1."),
-    (two_at_once, "The program 'two_at_once' asked before the model had answered; it may ask one thing at a time."),
-    (impatient, "The program 'impatient' did not wait for the model's answer."),
-    (no_number, "The program 'no_number': the reward must be a finite number, not None."),
+async def unhelped(chat, row):
+    await chat("a")
+    raise ToolError("no user")
+
+
+async def broken(chat, row):
+    await chat("a")
+    raise BrokenToolError("no disk")
+
+
+async def wrong(chat, row):
+    await chat("a")
+    raise KeyError("a")
+
+
+@pytest.mark.parametrize(("program", "error", "message"), [
+    (silent, ContractError, "The program 'silent' returned before it asked anything."),
+    (not_a_text, ContractError, "The program 'not_a_text' must ask with a text, not 1."),
+    (two_at_once, ContractError,
+     "The program 'two_at_once' asked before the model had answered; it may ask one thing at a time."),
+    (impatient, ContractError, "The program 'impatient' did not wait for the model's answer."),
+    (no_number, ContractError, "The program 'no_number': the reward must be a finite number, not None."),
+    (unhelped, BrokenToolError, "The program 'unhelped': no user"),
+    (broken, BrokenToolError, "no disk"),
+    (wrong, KeyError, "'a'"),
 ])  # fmt: skip
-def test_what_a_program_may_not_do_is_one_sentence(program, message):
-    with pytest.raises(ContractError) as raised:
-        asyncio.run(texts(trunk_of(program), "go", "on"))
+async def test_what_a_program_may_not_do_and_its_errors_are_one_sentence(program, error, message):
+    with pytest.raises(error) as raised:
+        await texts(trunk_of(program), "go", "on")
     assert str(raised.value) == message
-
-
-def test_a_programs_errors():
-    async def raising(chat, row, *, error):
-        await chat("a")
-        raise error
-
-    def told(error):
-        with pytest.raises(type(error) if not isinstance(error, ToolError) else BrokenToolError) as raised:
-            asyncio.run(texts(trunk_of(raising, error=error), "go"))
-        return str(raised.value), getattr(raised.value, "__notes__", [])
-
-    assert told(ToolError("no user")) == ("The program 'raising': no user", [])
-    assert told(BrokenToolError("no disk")) == ("no disk", [])
-    assert told(KeyError("a")) == ("'a'", ["tool: The program 'raising'"])
+    noted = ["tool: The program 'wrong'"] if program is wrong else []
+    assert getattr(raised.value, "__notes__", []) == noted
 
 
 async def test_a_program_is_cancelled_with_its_trajectory():

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import re
 
 import httpx2
-import pytest
 
 from rllib_arpo.core.tree import StopReason
-from rllib_arpo.envs.worlds import Turn
-from rllib_arpo.rollout.episodes import episode_to_tree
+from rllib_arpo.envs.worlds import WholeTurn
 from tests.helpers.api_agents import adder, client_of, said, trunk_of, user
 from tests.helpers.chat_templates import calling_folder
+from tests.helpers.trees import endings
 
 
 async def told(endpoint, row):
@@ -46,8 +44,8 @@ async def told(endpoint, row):
 async def test_wrong_requests_are_refused_and_counted():
     play = trunk_of(told)
     await play.ready()
-    first = await play.say(Turn("Hi."))
-    last = await play.say(Turn("So."))
+    first = await play.say(WholeTurn("Hi."))
+    last = await play.say(WholeTurn("So."))
     refused = play.maker.sample.take_refused()
     await play.close()
     (message,) = first.messages
@@ -73,8 +71,8 @@ async def fails_after_a_refusal(endpoint, row):
 
 def test_a_refused_request_is_counted_and_masks_if_the_agent_fails(sample):
     (question,), _ = sample(fails_after_a_refusal, [1])
-    assert question.stats.requests_refused == 2
-    assert set(question.stats.stop_reasons) == {StopReason.BROKEN_TOOL}
+    assert question.requests_refused == 2
+    assert set(endings(question.tree)) == {StopReason.BROKEN_TOOL}
 
 
 async def hopeless(endpoint, row):
@@ -92,7 +90,7 @@ async def hopeless(endpoint, row):
 def test_refused_requests_are_counted_however_their_question_or_trajectory_ends(sample):
     (failed, question), _ = sample(hopeless, [0, 1], deadline_s=1.0)
     assert failed.failure.message.startswith("BrokenToolError: The program 'hopeless' failed after a refused request")
-    assert (question.stats.stop_reasons, question.stats.requests_refused) == ((StopReason.DEADLINE,), 4)
+    assert (endings(question.tree), question.requests_refused) == ((StopReason.DEADLINE,), 4)
 
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -110,29 +108,17 @@ async def brief(endpoint, row, times=1, alone=False):
 
 def test_messages_that_the_template_does_not_take_are_a_refused_request_also_in_a_fork(sample):
     (question,), tokenizer = sample(brief, [1])
-    root, fork = episode_to_tree(question.episode).trajectories
+    root, fork = question.tree.trajectories
     told = "The chat template cannot render these messages: The system message comes first."
     assert tokenizer.decode(root.turns[0].observation) == (
         f"\n<|im_start|>user\n400: {told}<|im_end|>\n<|im_start|>assistant\n"
     )
-    assert (question.stats.requests_refused, question.stats.rewards) == (2, (1.0, 1.0))
+    assert (question.requests_refused, question.tree.returns().tolist()) == (2, [1.0, 1.0])
     assert (fork.parent, fork.num_inherited_turns, len(fork.turns)) == ("0", 1, 1)
     (limited, _), _ = sample(brief, [1, 2], times=100)
-    assert limited.stats.stop_reasons == (StopReason.TOOL_CALL_LIMIT,) * 2
+    assert endings(limited.tree) == (StopReason.TOOL_CALL_LIMIT,) * 2
     (failed,), _ = sample(brief, [1], alone=True)
     assert failed.failure.message == f"UnreadableError: {told}"
-
-
-@pytest.mark.parametrize(("keys", "sentence"), [
-    ({"protocol": "tags"}, "['protocol'] must be 'function_calling' for a world that takes turns."),
-    ({"tools": ["python"]},
-     "['tools'] would do nothing: The world 'adder' takes turns, and the model reads its messages alone."),
-    ({"max_calls_per_tool": {"add": 1}}, "['max_calls_per_tool'] would do nothing: The world 'adder' takes turns, "),
-    ({"world": {adder: {"instruction": "Add."}}}, "['world']: instruction would do nothing: The world 'adder' takes"),
-])  # fmt: skip
-def test_keys_that_an_agent_of_an_api_would_not_notice_are_refused(make_tool_env, keys, sentence):
-    with pytest.raises(ValueError, match=f"^{re.escape(f'env_config{sentence}')}"):
-        make_tool_env(**{"world": adder, "protocol": "function_calling", **keys})
 
 
 def test_a_task_s_own_tools_are_not_made_beside_an_agent_of_an_api(make_tool_env, tmp_path):

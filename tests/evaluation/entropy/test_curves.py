@@ -1,7 +1,7 @@
 """Curves, rises and rules of turns by hand."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, running_delta
 from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
+from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus, Trajectory
 from rllib_arpo.evaluation.entropy.measures import (
     INITIAL,
     RUNNING,
@@ -21,33 +22,59 @@ from rllib_arpo.evaluation.entropy.measures import (
     nodes_of,
 )
 from rllib_arpo.evaluation.entropy.summary import EntropySettings, as_json, print_report, task_entropy
-from rllib_arpo.record.read import Question, Row, Trajectory
+from rllib_arpo.record.question import PlacedTurn, QuestionFacts, RecordedQuestion
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 V = 100
 
 
-def turn(number: int, sample: int, depth: int, entropies: Sequence[float], tool: str | None = None) -> Row:
-    """A turn with these entropies; after the first one, by default behind the python tool."""
-    after = tool or ("python" if depth else None)
-    return {
-        "number": number, "agent_id": str(sample), "depth": depth, "after_tool": after, "entropies": list(entropies),
-    }  # fmt: skip
+@dataclass(frozen=True)
+class Spec:
+    """A turn of a sample of a question, with these entropies; behind the python tool, unless it says otherwise."""
+
+    number: int
+    sample: int
+    depth: int
+    entropies: Sequence[float]
+    tool: str = "python"
 
 
-def questions(turns: Iterable[Row], unfinished: Iterable[tuple[int, int]] = ()) -> list[Question]:
+def questions(turns: Iterable[Spec], unfinished: Iterable[tuple[int, int]] = ()) -> list[RecordedQuestion]:
     """The questions that have these turns; of the samples (question, sample) in `unfinished` none counts."""
     cut = set(unfinished)
-    own: dict[tuple[int, int], list[Row]] = {sample: [] for sample in cut}
-    for row in turns:
-        own.setdefault((row["number"], int(row["agent_id"])), []).append(row)
-    numbers = sorted({number for number, _ in own})
-    return [Question({}, tuple(_trajectory(sample, own, cut) for sample in sorted(own) if sample[0] == n), {})
-            for n in numbers]  # fmt: skip
+    own: dict[tuple[int, int], list[Spec]] = {sample: [] for sample in cut}
+    for one in turns:
+        own.setdefault((one.number, one.sample), []).append(one)
+    return [
+        RecordedQuestion(
+            QuestionFacts("benchmark", 0, number, 1.0),
+            make_tree([1], [_trajectory(sample, own[sample], cut) for sample in sorted(own) if sample[0] == number]),
+            {},
+            None,
+            {},
+        )
+        for number in sorted({number for number, _ in own})
+    ]
 
 
-def _trajectory(sample: tuple[int, int], own: dict[tuple[int, int], list[Row]], cut: set[tuple[int, int]]) -> Any:
-    rows = sorted(own[sample], key=lambda row: row["depth"])
-    return Trajectory({"agent_id": str(sample[1]), "counts": sample not in cut}, tuple(rows))
+def _trajectory(sample: tuple[int, int], specs: list[Spec], cut: set[tuple[int, int]]) -> Trajectory:
+    specs = sorted(specs, key=lambda one: one.depth)
+    # The tool that precedes a turn is the one that the turn before it called.
+    tools = [one.tool for one in specs[1:]]
+    turns = [
+        replace(
+            make_turn([1] * len(one.entropies)),
+            entropies=np.array(one.entropies, np.float32),
+            tool_call=ToolCall(tools[i], ToolStatus.OK, 0.0) if i < len(tools) else None,
+        )
+        for i, one in enumerate(specs)
+    ]
+    ending = StopReason.DEADLINE if sample in cut else StopReason.ANSWER
+    return make_trajectory(str(sample[1]), turns, stop_reason=ending)
+
+
+def placed(turns: Iterable[Spec]) -> list[PlacedTurn]:
+    return [one for question in questions(turns) for one in question.turns()]
 
 
 def test_a_question_counts_once_however_many_turns_it_has():
@@ -66,10 +93,10 @@ def test_a_question_counts_once_however_many_turns_it_has():
 
 def test_groups_of_turns_by_tool_and_by_round():
     turns = [
-        turn(0, 0, 0, [1.0]), turn(0, 0, 1, [2.0], "search"), turn(0, 0, 2, [4.0]), turn(1, 0, 0, [3.0]),
-        turn(1, 0, 1, [6.0]),
+        Spec(0, 0, 0, [1.0]), Spec(0, 0, 1, [2.0], "search"), Spec(0, 0, 2, [4.0]), Spec(1, 0, 0, [3.0]),
+        Spec(1, 0, 1, [6.0]),
     ]  # fmt: skip
-    means = {name: curve.mean.tolist() for name, curve in entropy_curves(turns, 8).items()}
+    means = {name: curve.mean.tolist() for name, curve in entropy_curves(placed(turns), 8).items()}
     assert means == {
         "start": [2.0],
         "after tools": [4.5],  # ((2 + 4) / 2 + 6) / 2
@@ -81,13 +108,13 @@ def test_groups_of_turns_by_tool_and_by_round():
 
 
 TURNS = [
-    turn(0, 0, 0, [1.0, 1.0, 9.0]), turn(0, 0, 1, [2.0, 3.0, 9.0]), turn(0, 0, 2, [0.5]),
-    turn(0, 1, 0, [1.0]), turn(0, 1, 1, [3.0, 3.0], "search"),
+    Spec(0, 0, 0, [1.0, 1.0, 9.0]), Spec(0, 0, 1, [2.0, 3.0, 9.0]), Spec(0, 0, 2, [0.5]),
+    Spec(0, 1, 0, [1.0]), Spec(0, 1, 1, [3.0, 3.0], "search"),
 ]  # fmt: skip
 
 
 def test_nodes_compare_the_first_k_tokens_with_those_of_their_own_trajectory():
-    nodes = nodes_of(TURNS, window=2)
+    nodes = nodes_of(placed(TURNS), window=2)
     assert [(n.after.tolist(), n.initial.tolist()) for n in nodes] == [
         ([2.0, 3.0], [1.0, 1.0]),
         ([0.5], [1.0, 1.0]),
@@ -103,7 +130,7 @@ def test_nodes_compare_the_first_k_tokens_with_those_of_their_own_trajectory():
 @pytest.mark.parametrize("normalization", ENTROPY_NORMALIZATIONS)
 def test_the_running_rule_is_that_of_training(normalization):
     """The same history, kept by the driver and read by the sampler, gives the same dH."""
-    nodes = nodes_of(TURNS, window=2)
+    nodes = nodes_of(placed(TURNS), window=2)
     history = RolloutHistory(9)
     for node in nodes:
         history.extend([EarlierQuestion({node.tool: [node.after.mean()]})])
@@ -113,7 +140,7 @@ def test_the_running_rule_is_that_of_training(normalization):
 
 
 def test_what_each_rule_makes_of_them():
-    nodes = nodes_of(TURNS, window=2)
+    nodes = nodes_of(placed(TURNS), window=2)
     params = BranchingParams(branch_width=2, branch_base_probability=0.5, branch_entropy_weight=10.0)
     threshold, running, probability = (
         {name: each.tolist() for name, each in expected_forks(rule, nodes, params, V).items()}
@@ -131,7 +158,7 @@ def test_what_each_rule_makes_of_them():
 
 def test_a_probability_is_cut_at_one():
     rule = ForkRule("probability", INITIAL, "vocab")
-    made = expected_forks(rule, nodes_of(TURNS, 2), BranchingParams(branch_entropy_weight=1000.0), V)
+    made = expected_forks(rule, nodes_of(placed(TURNS), 2), BranchingParams(branch_entropy_weight=1000.0), V)
     assert made["children_per_node"].tolist() == [1.0, 0.0, 1.0]
 
 
@@ -148,7 +175,7 @@ def test_the_rules_are_the_thresholds_and_the_probability_in_all_units():
 
 def test_the_summary_of_a_task():
     """Two questions: at two of three nodes of the first one the entropy rises, and at none of the second's."""
-    turns = [*TURNS, turn(1, 0, 0, [2.0]), turn(1, 0, 1, [1.0])]
+    turns = [*TURNS, Spec(1, 0, 0, [2.0]), Spec(1, 0, 1, [1.0])]
     found = task_entropy(
         "squares", questions(turns[::-1], [(1, 0)]), V, EntropySettings(2, 8, "vocab", BranchingParams())
     )
@@ -170,12 +197,12 @@ def test_the_summary_of_a_task():
 
 def test_a_task_without_nodes():
     settings = EntropySettings(2, 8, next(iter(ENTROPY_NORMALIZATIONS)), BranchingParams())
-    found = task_entropy("squares", questions([turn(0, 0, 0, [1.0])]), V, settings)
+    found = task_entropy("squares", questions([Spec(0, 0, 0, [1.0])]), V, settings)
     assert (found.nodes, found.rises, list(found.curves)) == ([], {}, ["start"])
     assert {rule["children_per_node"]["value"] for rule in as_json(found)["rules"]} == {None}
 
 
-@pytest.mark.parametrize("turns", [[turn(0, 0, 0, [1.0])], TURNS[:2]], ids=["without nodes", "with a node"])
+@pytest.mark.parametrize("turns", [[Spec(0, 0, 0, [1.0])], TURNS[:2]], ids=["without nodes", "with a node"])
 def test_a_sample_without_a_turn_is_counted_and_told(turns, capsys):
     settings = EntropySettings(2, 8, "vocab", BranchingParams())
     found = task_entropy("squares", questions(turns, [(0, 1), (3, 0)]), V, settings)

@@ -1,0 +1,135 @@
+"""The sources that the search tool searches: their interface, and those on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from rllib_arpo.envs.retrieval.documents import Document, as_document, read_documents, reader_of
+from rllib_arpo.envs.retrieval.index import INFO_FILE, SearchIndex, build_in_memory, index_marks, open_folder, read_info
+from rllib_arpo.envs.support.data_files import fingerprint
+
+
+class SearchSource(ABC):
+    """Finds passages; a dataclass whose fields are its configuration."""
+
+    def prepare(self) -> None:
+        """Does the slow work of the first search in advance; blocks."""
+        return None
+
+    def inputs(self) -> Mapping[str, str]:
+        """Path -> a mark of the content of every file that is searched."""
+        return {}
+
+    @abstractmethod
+    async def search(self, query: str, top_k: int) -> list[str]:
+        """The texts of the best passages, best first, at most `top_k`.
+
+        Raises:
+            TransientToolError: a repetition may help.
+            ToolError: the query cannot be answered.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalOptions:
+    """The settings of a search on this machine.
+
+    Attributes:
+        documents: a list of {"title", "text"} dicts, or a file that `retrieval.documents` reads. It is indexed once
+            per process, in memory (about 1 kB a passage).
+        index: a folder that `rllib-arpo index` made, in place of documents.
+    """
+
+    documents: str | Sequence[Document] | None = None
+    index: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSource(LocalOptions, SearchSource):
+    """Searches passages on this machine.
+
+    Raises:
+        ValueError: neither `documents` nor `index` is given, or both are.
+        DataError: a document has no text, or there is no such file or no finished index.
+    """
+
+    def __post_init__(self) -> None:
+        if bool(self.documents) == bool(self.index):
+            raise ValueError(
+                "The search tool needs `documents` (a list of dicts, or a file) or `index` (a folder), and not both;"
+                " or another `backend`."
+            )
+        if self.index:
+            read_info(self.index)
+        elif isinstance(self.documents, str):
+            reader_of(Path(self.documents))
+        else:
+            for row, document in enumerate(self.documents or ()):
+                as_document(document, f"documents[{row}]")
+
+    def open(self) -> SearchIndex:
+        """The index, built or opened at the first call and shared by all tools of this process."""
+        with _INDEX_LOCK:
+            if self.index:
+                return _index_of_folder(self.index, Path(self.index, INFO_FILE).stat().st_mtime_ns)
+            if isinstance(self.documents, str):
+                stat = Path(self.documents).stat()
+                return _index_of_file(self.documents, stat.st_mtime_ns, stat.st_size)
+            return _index_of_documents(tuple((d.get("title") or "", d["text"]) for d in self.documents or ()))
+
+    def prepare(self) -> None:
+        _ = self._opened
+
+    def inputs(self) -> Mapping[str, str]:
+        if self.index:
+            return {self.index: fingerprint(index_marks(self.index))}
+        return {self.documents: fingerprint([Path(self.documents)])} if isinstance(self.documents, str) else {}
+
+    async def search(self, query: str, top_k: int) -> list[str]:
+        return await asyncio.get_running_loop().run_in_executor(_threads(), self._search, query, top_k)
+
+    def _search(self, query: str, top_k: int) -> list[str]:
+        return [text for _, text in self._opened.search(query, top_k)]
+
+    @functools.cached_property
+    def _opened(self) -> SearchIndex:
+        return self.open()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+
+_INDEX_LOCK = threading.Lock()
+
+
+@functools.lru_cache(maxsize=4)
+def _index_of_folder(folder: str, mtime_ns: int) -> SearchIndex:
+    return open_folder(folder)
+
+
+@functools.lru_cache(maxsize=4)
+def _index_of_file(path: str, mtime_ns: int, num_bytes: int) -> SearchIndex:
+    return build_in_memory(read_documents(path))
+
+
+@functools.lru_cache(maxsize=8)
+def _index_of_documents(documents: tuple[tuple[str, str], ...]) -> SearchIndex:
+    return build_in_memory([{"title": title, "text": text} for title, text in documents])
+
+
+@functools.cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(max_workers=2, thread_name_prefix="search")
+
+
+# Threads do not survive a fork: the child makes its own.
+os.register_at_fork(after_in_child=_threads.cache_clear)

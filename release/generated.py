@@ -1,0 +1,107 @@
+"""Writes what follows from declarations into files that are kept, so that people and editors read it there.
+
+    make generated
+
+Below the line `<!-- table: NAME -->` of a page stand the lines of `TABLES`; `rllib_arpo/options/methods.py` has the
+methods of `ARPOConfig`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from rllib_arpo.core.metric import metric_rows
+from rllib_arpo.learner.metrics import NUM_ALARMS, UPDATE_METRICS
+from rllib_arpo.options.option import Method, Option
+from rllib_arpo.options.tables import METHODS
+from rllib_arpo.rollout.metric_table import BATCH_METRICS, ROLLOUT_METRICS, TOOL_METRICS
+
+REPOSITORY = Path(__file__).parents[1]
+METHODS_FILE = '''"""The methods of `ARPOConfig` for options: `make generated` writes this file from `tables.py`."""
+
+from typing import Any, Self
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
+
+from rllib_arpo.options.option import documented_by
+from rllib_arpo.options.tables import METHODS
+
+
+class OptionMethods(AlgorithmConfig):
+    """Sets options; it never validates them, since a value may be a search space of Tune."""
+
+    def _set_provided(self, method: str, values: dict[str, Any]) -> Self:
+        for name in METHODS[method].options:
+            if values[name] is not NotProvided:
+                setattr(self, name, values[name])
+        return self
+'''
+
+
+def methods_file(_text: str) -> str:
+    return METHODS_FILE + "".join(map(method_source, METHODS, METHODS.values()))
+
+
+def method_source(name: str, method: Method) -> str:
+    keywords = [f"{option}: {declared.rule.type} = NotProvided" for option, declared in method.options.items()]
+    lines = [
+        "",
+        f'    @documented_by(METHODS["{name}"])',
+        f"    def {name}(",
+        *(f"        {line}," for line in ["self", "*", *keywords, *(["**kwargs: Any"] if method.of_rllib else [])]),
+        "    ) -> Self:",
+        *([f"        super().{name}(**kwargs)"] if method.of_rllib else []),
+        f'        return self._set_provided("{name}", locals())',
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def option_rows(method: Method) -> list[str]:
+    return [
+        "| option | default | is | must be |",
+        "|---|---|---|---|",
+        *map(_row, method.options, method.options.values()),
+    ]
+
+
+def _row(name: str, option: Option) -> str:
+    default = "" if callable(option.default) else f"`{option.default!r}`"
+    return f"| `{name}` | {default} | {option.doc} | {option.rule.in_words()} |"
+
+
+def metric_table(place: str, rows: list[str]) -> list[str]:
+    return [f"| under `{place}` | is |", "|---|---|", *rows]
+
+
+#: Name -> the lines of the table.
+TABLES: dict[str, list[str]] = {
+    "rollout": metric_table(
+        "env_runners/", [*metric_rows(ROLLOUT_METRICS), *metric_rows(TOOL_METRICS, "tools/<name>/")]
+    ),
+    "batch": metric_table("env_runners/", metric_rows(BATCH_METRICS)),
+    "update": metric_table("learners/default_policy/", [*metric_rows(UPDATE_METRICS), *metric_rows([NUM_ALARMS])]),
+    **{name: option_rows(method) for name, method in METHODS.items()},
+}
+_TABLE = re.compile(r"^<!-- table: (\w+) -->\n(?:\|.*\n)*", re.MULTILINE)
+
+
+def with_tables(text: str) -> str:
+    """The page with its tables as they are now."""
+    return _TABLE.sub(lambda found: "\n".join([f"<!-- table: {found[1]} -->", *TABLES[found[1]], ""]), text)
+
+
+#: File -> its text as it should be, from the text that it has.
+GENERATED: dict[str, Callable[[str], str]] = {
+    "docs/watch.md": with_tables,
+    "docs/settings.md": with_tables,
+    "rllib_arpo/options/methods.py": methods_file,
+}
+
+
+if __name__ == "__main__":
+    for file, generate in GENERATED.items():
+        path = REPOSITORY / file
+        path.write_text(generate(path.read_text()))

@@ -1,0 +1,80 @@
+"""A metric is declared once. Its value, its row on the page and its place in MLflow follow from the declaration."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Generic, TypeVar
+
+import numpy as np
+
+Source = TypeVar("Source")
+
+#: Groups of metrics, each a section of MLflow's charts. MLflow sorts them by name: what people watch first is on top.
+PROGRESS = "1 progress"
+ROLLOUT = "2 rollout"
+FORKS = "3 entropy and forks"
+TOOLS = "4 tools"
+LEARNER = "5 learner"
+SECONDS = "6 seconds"
+EVALUATION = "7 evaluation"
+#: Gets, under its own path, what no other group names: metrics of users, and what a new RLlib adds.
+OTHER = "8 other"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric(Generic[Source]):
+    """A number of an iteration's result.
+
+    Attributes:
+        name: its path in its part of the result, such as "entropy/delta" below `env_runners`.
+        group: its section in MLflow; None: MLflow does not get it, since it repeats another metric.
+        words: its meaning, for the page. Neighbours with the same words share a row.
+        of: computes it; None: it would be a mean over nothing, and the result does not have it.
+        label: its name within the group; "": its path, with spaces.
+        reduce: how RLlib reduces it. "mean": the last value, as it is; "sum": over the training steps of an iteration;
+            "lifetime_sum": over those of the run.
+        console: its label and format on the line of an iteration ("acc", "4.2f"); None: the line does not have it.
+    """
+
+    name: str
+    group: str | None
+    words: str
+    of: Callable[[Source], float | None]
+    label: str = ""
+    reduce: str = "mean"
+    console: tuple[str, str] | None = None
+
+    @property
+    def mlflow_name(self) -> str:
+        """Within its group."""
+        return self.label or self.name.replace("/", " ")
+
+
+def measure(metrics: Iterable[Metric[Source]], source: Source, place: str = "") -> dict[str, float]:
+    """The metrics that `source` determines, by their names after `place` ("tools/search/")."""
+    values = ((place + metric.name, metric.of(source)) for metric in metrics)
+    return {name: value for name, value in values if value is not None}
+
+
+def metric_rows(metrics: Sequence[Metric[Source]], place: str = "") -> list[str]:
+    """Rows of a Markdown table: names, and what they mean."""
+    return [
+        f"| {', '.join(f'`{place}{metric.name}`' for metric in neighbours)} | {words} |"
+        for words, neighbours in groupby(metrics, key=lambda metric: metric.words)
+    ]
+
+
+def mean(values: Iterable[float]) -> float | None:
+    """None without values."""
+    array = np.array([*values], np.float64)
+    return float(array.mean()) if len(array) else None
+
+
+def quantile(q: float) -> Callable[[Iterable[float]], float | None]:
+    """A function that gives this quantile of some values, None without values."""
+
+    def of(values: Iterable[float]) -> float | None:
+        array = np.array([*values], np.float64)
+        return float(np.quantile(array, q)) if len(array) else None
+
+    return of

@@ -1,0 +1,108 @@
+"""The options of `ARPOConfig.language_model`."""
+
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
+from rllib_arpo.engine import ENGINES
+from rllib_arpo.options.option import Need, Option, Reader
+from rllib_arpo.options.rules import Rule, a_dict, at_least, name_in, one_of, optional
+from rllib_arpo.weights import WEIGHT_SYNCS
+
+MODEL = Rule(
+    "the id or the folder of a model; call .language_model(model_name_or_path=...)",
+    lambda value: isinstance(value, str) and value != "",
+    "str",
+)
+LORA = Rule(
+    "a dict of keywords of peft.LoraConfig, or None",
+    lambda value: value is None or isinstance(value, dict),
+    "dict[str, Any] | None",
+)
+
+
+def _engines_have_gpus(config: AlgorithmConfig) -> bool:
+    in_learner_process = config.num_env_runners == 0 and config.num_gpus_per_learner > 0
+    return config.num_gpus_per_env_runner > 0 or in_learner_process
+
+
+LANGUAGE_MODEL = {
+    "model_name_or_path": Option(
+        None, "a Hugging Face id or folder of a causal language model. Required.", MODEL, Reader.ENV_RUNNER
+    ),
+    "dtype": Option(
+        "bfloat16",
+        "compute dtype of engine and learner; the learner's master weights are fp32.",
+        one_of("bfloat16", "float16", "float32", "float64"),
+        Reader.ENV_RUNNER,
+        needs=(
+            Need(
+                "gradients would underflow, since the loss is not scaled; use 'bfloat16'",
+                lambda c: c.in_evaluation or c.dtype != "float16",
+                {"dtype": "float16"},
+            ),
+            Need(
+                "vLLM computes in bfloat16, float16 or float32",
+                lambda c: c.engine != "vllm" or c.dtype != "float64",
+                {"dtype": "float64"},
+            ),
+        ),
+    ),
+    "max_context_tokens": Option(
+        4096,
+        "prompt plus response, at most.",
+        at_least(1),
+        Reader.ENV_RUNNER,
+    ),
+    "engine": Option(
+        "vllm",
+        '"vllm" or "scripted" (a toy for tests).',
+        name_in(ENGINES),
+        Reader.ENV_RUNNER,
+    ),
+    "engine_kwargs": Option(
+        {},
+        "further arguments of the engine; for vLLM: its `EngineArgs`.",
+        a_dict(),
+        Reader.ENV_RUNNER,
+    ),
+    "engine_num_threads": Option(
+        None,
+        "CPU threads of the engine; None takes what Ray allots to the env runner.",
+        optional(at_least(1)),
+        Reader.ENV_RUNNER,
+    ),
+    "weight_sync": Option(
+        "auto",
+        "how the learner's weights reach the engines: \"in_process_reload\" (arrays, through Ray's object store where "
+        'processes differ), vLLM\'s weight transfer "nccl" (between separate GPUs) or "ipc" (on a shared one), or '
+        '"auto": "ipc" or "nccl" where it fits, otherwise arrays.',
+        name_in(WEIGHT_SYNCS),
+        Reader.SHARED,
+    ),
+    "sleep_level": Option(
+        0,
+        "for an engine that shares its GPU with the learner: during an update it gives up its memory, with the weights "
+        "kept in the CPU's memory (1) or dropped, since new ones follow (2); 0: never.",
+        one_of(0, 1, 2),
+        Reader.SHARED,
+        needs=(
+            Need(
+                "the engines have no GPU to share; set num_gpus_per_env_runner",
+                lambda c: not c.sleep_level or c.engine != "vllm" or _engines_have_gpus(c),
+                {"sleep_level": 1},
+            ),
+            Need(
+                "with max_weight_lag the engines go on during the update",
+                lambda c: not (c.sleep_level and c.max_weight_lag),
+                {"sleep_level": 2, "max_weight_lag": 1, "num_env_runners": 1, "num_gpus_per_env_runner": 1},
+            ),
+        ),
+    ),
+    "lora": Option(
+        None,
+        'None trains all weights. A dict of keywords of `peft.LoraConfig`, such as {"r": 8, "lora_alpha": 16, '
+        '"target_modules": "all-linear"}, trains an adapter alone: it is what is synced and checkpointed, and the '
+        "frozen base, which is held in `dtype`, is the reference of the KL.",
+        LORA,
+        Reader.SHARED,
+    ),
+}

@@ -1,0 +1,317 @@
+"""The metrics of the rollout: of all questions, of each tool, and of training's batches.
+
+No metric is named after an agent, since fork ids would make the names unbounded.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ray.rllib.core import DEFAULT_MODULE_ID
+
+from rllib_arpo.core.figures import (
+    ExaminedNode,
+    examined_nodes,
+    fork_places,
+    initial_entropies,
+    longest_path,
+    new_contexts,
+    num_turns,
+    path_tool_calls,
+    tool_calls,
+)
+from rllib_arpo.core.metric import FORKS, PROGRESS, ROLLOUT, TOOLS, Metric, mean, measure, quantile
+from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
+from rllib_arpo.core.token_counts import all_path_tokens
+from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory
+from rllib_arpo.rollout.messages import SampledQuestion
+from rllib_arpo.rollout.question_stream import Batch
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """What the metrics of an iteration, or of an evaluation, are computed from.
+
+    Attributes:
+        questions: those that were sampled, at least one.
+        nodes: the tool responses of theirs that were examined.
+        seconds: wall time.
+        num_given_up: questions that could not be sampled.
+    """
+
+    questions: Sequence[SampledQuestion]
+    nodes: Sequence[ExaminedNode]
+    seconds: float
+    num_given_up: int
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """The calls of one tool, and the nodes after its responses."""
+
+    calls: Sequence[ToolCall]
+    nodes: Sequence[ExaminedNode]
+
+    def number(self, status: ToolStatus) -> int:
+        return sum(call.status is status for call in self.calls)
+
+    def latencies(self) -> list[float]:
+        return [call.latency_s for call in self.calls]
+
+
+def each(
+    values: Callable[[QuestionTree], Iterable[float]], over: Callable[[Iterable[float]], float | None] = mean
+) -> Callable[[Rollout], float | None]:
+    """The mean, or what `over` makes, of the values that all trees have, taken together."""
+    return lambda rollout: over(value for question in rollout.questions for value in values(question.tree))
+
+
+def leaves(values: Callable[[Trajectory], float]) -> Callable[[Rollout], float | None]:
+    """The mean over the trajectories."""
+    return each(lambda tree: map(values, tree.trajectories))
+
+
+def nodes(
+    values: Callable[[Iterable[ExaminedNode]], Iterable[float]],
+    over: Callable[[Iterable[float]], float | None] = mean,
+) -> Callable[[Rollout], float | None]:
+    """The mean, or what `over` makes, of the values of the nodes of all questions."""
+    return lambda rollout: over(values(rollout.nodes))
+
+
+def sums(value: Callable[[SampledQuestion], float]) -> Callable[[Rollout], float]:
+    """The sum over the questions."""
+    return lambda rollout: sum(map(value, rollout.questions))
+
+
+def _pass_at_all(tree: QuestionTree) -> float:
+    """pass@k of one question with k = all its leaves."""
+    num = len(tree.trajectories)
+    return pass_at_k(num, sum(is_correct(leaf.accuracy) for leaf in tree.trajectories), num)
+
+
+def _rises(nodes: Iterable[ExaminedNode]) -> list[float]:
+    """dH of the nodes on policy."""
+    return [node.decision.delta for node in nodes if node.on_policy]
+
+
+def _rose(nodes: Iterable[ExaminedNode]) -> list[bool]:
+    return [delta > 0 for delta in _rises(nodes)]
+
+
+def _fork_depths(tree: QuestionTree) -> list[int]:
+    return [fork.num_inherited_turns for fork in tree.forks()]
+
+
+_REWARD = "reward per TRAJECTORY (RLlib's own sum over agents would be M times that)"
+_LENGTH = "turns on the longest path of each question"
+_LEVELS = "nats a token, means over the windows of trajectories from the prompt"
+_DELTA = "dH over their nodes: mean and quantiles"
+_LATENCY = "seconds that a call took, quantiles"
+_TOOL_DELTA = "as above, after this tool's responses"
+_CALLS = "executed calls; `text` in place of a name: turns that a world, a program or an agent answered"
+_TURNS = "unique turns"
+_DEPTH = "turns above the node, over the children"
+
+#: Of training and of evaluation.
+ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
+    Metric(
+        "episode_return_mean", PROGRESS, _REWARD, each(QuestionTree.returns), label="reward", console=("reward", "6.3f")
+    ),
+    Metric("episode_return_min", ROLLOUT, _REWARD, each(QuestionTree.returns, min)),
+    Metric("episode_return_max", ROLLOUT, _REWARD, each(QuestionTree.returns, max)),
+    Metric("accuracy", PROGRESS, "mean over the trajectories", leaves(lambda t: t.accuracy), console=("acc", "4.2f")),
+    Metric("format_valid", PROGRESS, "share of the trajectories", leaves(lambda t: t.format_valid)),
+    *(
+        Metric(
+            f"stop/{reason}",
+            ROLLOUT,
+            "share of the trajectories that ended for this reason",
+            leaves(lambda leaf, reason=reason: leaf.stop_reason == reason),  # type: ignore[misc]
+        )
+        for reason in StopReason
+    ),
+    Metric(
+        "pass_at_k",
+        PROGRESS,
+        "share of the questions with a leaf of accuracy 1",
+        each(lambda t: [_pass_at_all(t)]),
+    ),
+    Metric("num_episodes", ROLLOUT, "questions", lambda rollout: len(rollout.questions), reduce="sum"),
+    Metric("episode_len_mean", ROLLOUT, _LENGTH, each(lambda t: [longest_path(t)])),
+    Metric("episode_len_min", ROLLOUT, _LENGTH, each(lambda t: [longest_path(t)], min)),
+    Metric("episode_len_max", ROLLOUT, _LENGTH, each(lambda t: [longest_path(t)], max)),
+    Metric("response_tokens_mean", ROLLOUT, "generated tokens of a whole path", each(all_path_tokens)),
+    Metric(
+        "tool_calls_per_trajectory",
+        TOOLS,
+        "calls of a whole path",
+        each(path_tool_calls),
+        console=("tools", "3.1f"),
+    ),
+    Metric(
+        "entropy/initial",
+        FORKS,
+        _LEVELS,
+        lambda rollout: mean(e for q in rollout.questions for e in initial_entropies(q.tree, q.entropy_window)),
+    ),
+    Metric("entropy/after_tool", FORKS, _LEVELS, nodes(lambda found: [n.entropy for n in found if n.on_policy])),
+    Metric("entropy/delta", FORKS, _DELTA, nodes(_rises), console=("dH", "+6.3f")),
+    Metric("entropy/delta_p10", FORKS, _DELTA, nodes(_rises, quantile(0.1))),
+    Metric("entropy/delta_p50", FORKS, _DELTA, nodes(_rises, quantile(0.5))),
+    Metric("entropy/delta_p90", FORKS, _DELTA, nodes(_rises, quantile(0.9))),
+    Metric("entropy/rise_share", FORKS, "share of these nodes with dH > 0", nodes(_rose)),
+    Metric(
+        "forks_per_question",
+        FORKS,
+        "children of nodes",
+        each(lambda t: [len(t.forks())]),
+        console=("forks", "4.1f"),
+    ),
+    Metric("fork_events_per_question", FORKS, "nodes that have children", each(lambda t: [len(set(fork_places(t)))])),
+    Metric(
+        "fork_rate",
+        FORKS,
+        "forked nodes / nodes that were decided while budget remained",
+        nodes(lambda found: [n.decision.children > 0 for n in found if n.decision.eligible]),
+    ),
+    Metric("fork_depth_mean", FORKS, _DEPTH, each(_fork_depths)),
+    Metric("fork_depth_p10", FORKS, _DEPTH, each(_fork_depths, quantile(0.1))),
+    Metric("fork_depth_p90", FORKS, _DEPTH, each(_fork_depths, quantile(0.9))),
+    Metric(
+        "initial_rollouts_per_question",
+        FORKS,
+        "N, trajectories that began at the prompt",
+        each(lambda t: [len(t.initial())]),
+    ),
+    Metric(
+        "topped_up_per_question",
+        FORKS,
+        "top-ups",
+        each(lambda t: [sum(leaf.topped_up for leaf in t.trajectories)]),
+    ),
+    Metric(
+        "prefix_tokens_reused",
+        FORKS,
+        "tokens of forks' prefixes that came from the engine's prefix cache",
+        sums(lambda question: question.prefix_tokens_reused),
+    ),
+    Metric(
+        "forks_refused",
+        FORKS,
+        "forks that the environment refused by an error ([faults](rllib.md#faults))",
+        sums(lambda question: question.forks_refused),
+    ),
+    Metric(
+        "questions_given_up",
+        ROLLOUT,
+        "questions that could not be sampled ([faults](rllib.md#faults))",
+        lambda rollout: rollout.num_given_up,
+    ),
+    Metric(
+        "requests_refused",
+        TOOLS,
+        "requests of [agents](own.md#an-agent-of-an-api) that were not answered",
+        sums(lambda question: question.requests_refused),
+    ),
+    Metric(
+        "new_contexts",
+        TOOLS,
+        "how often an agent read a new context in place of its history, a shared one once",
+        each(lambda t: [new_contexts(t)], sum),
+    ),
+    Metric("tool_calls_executed", TOOLS, "calls, a shared one once", each(lambda t: [len(tool_calls(t))], sum)),
+    Metric(
+        "generated_tokens",
+        ROLLOUT,
+        "tokens, a shared one once, also those of refused forks",
+        sums(lambda question: question.num_generated_tokens),
+    ),
+    Metric(
+        "tokens_per_second",
+        ROLLOUT,
+        "generated tokens, while the batch was sampled",
+        lambda rollout: sum(question.num_generated_tokens for question in rollout.questions) / rollout.seconds,
+    ),
+)
+
+#: Below "tools/<name>/", of every tool that was offered: one that nobody called has 0 calls, and no latency.
+TOOL_METRICS: tuple[Metric[ToolUse], ...] = (
+    Metric("calls", TOOLS, _CALLS, lambda use: len(use.calls)),
+    Metric("errors", TOOLS, _CALLS, lambda use: use.number(ToolStatus.ERROR)),
+    Metric("timeouts", TOOLS, _CALLS, lambda use: use.number(ToolStatus.TIMEOUT)),
+    Metric("latency_p50", TOOLS, _LATENCY, lambda use: quantile(0.5)(use.latencies())),
+    Metric("latency_p99", TOOLS, _LATENCY, lambda use: quantile(0.99)(use.latencies())),
+    Metric("entropy_delta", TOOLS, _TOOL_DELTA, lambda use: mean(_rises(use.nodes))),
+    Metric("entropy_delta_p10", TOOLS, _TOOL_DELTA, lambda use: quantile(0.1)(_rises(use.nodes))),
+    Metric("entropy_delta_p50", TOOLS, _TOOL_DELTA, lambda use: quantile(0.5)(_rises(use.nodes))),
+    Metric("entropy_delta_p90", TOOLS, _TOOL_DELTA, lambda use: quantile(0.9)(_rises(use.nodes))),
+    Metric("entropy_rise_share", TOOLS, _TOOL_DELTA, lambda use: mean(_rose(use.nodes))),
+)
+
+
+def _turns(question: SampledQuestion) -> int:
+    return num_turns(question.tree)
+
+
+def total(value: Callable[[SampledQuestion], float]) -> Callable[[Batch], float]:
+    """The sum over all questions that were sampled for a batch."""
+    return lambda batch: sum(map(value, batch.asked))
+
+
+def _lifetime(
+    name: str, value: Callable[[SampledQuestion], float], group: str | None = ROLLOUT, label: str = ""
+) -> Metric[Batch]:
+    return Metric(name, group, "the same since the run began", total(value), label, reduce="lifetime_sum")
+
+
+#: Of training alone.
+BATCH_METRICS: tuple[Metric[Batch], ...] = (
+    Metric("resample_rounds", ROLLOUT, "rounds of `max_resample_rounds`", lambda batch: batch.resample_rounds),
+    Metric(
+        "questions_dropped", ROLLOUT, "questions without signal after the last round", lambda batch: batch.num_dropped
+    ),
+    Metric(
+        "questions_requeued", ROLLOUT, "questions asked again for `max_weight_lag`", lambda batch: batch.num_requeued
+    ),
+    Metric(
+        "weight_lag_max",
+        ROLLOUT,
+        "updates between the weights that sampled the oldest token and those that are trained",
+        lambda batch: batch.weight_lag,
+    ),
+    Metric("num_env_steps_sampled", ROLLOUT, _TURNS, total(_turns), reduce="sum"),
+    Metric(f"num_module_steps_sampled/{DEFAULT_MODULE_ID}", None, _TURNS, total(_turns), reduce="sum"),
+    _lifetime("num_env_steps_sampled_lifetime", _turns),
+    _lifetime(f"num_module_steps_sampled_lifetime/{DEFAULT_MODULE_ID}", _turns, group=None),
+    _lifetime("num_episodes_lifetime", lambda q: 1),
+    _lifetime("generated_tokens_lifetime", lambda q: q.num_generated_tokens),
+    _lifetime("tool_calls_executed_lifetime", lambda q: len(tool_calls(q.tree)), PROGRESS, "tool calls so far"),
+)
+
+#: The names under `env_runners/` that ARPO reports, in training and evaluation: metrics, and the groups above them.
+#: RLlib would let a metric of a callback replace one of these, or fail where one is a group and the other a number.
+OWN_NAMES = {metric.name.split("/")[0] for table in (ROLLOUT_METRICS, BATCH_METRICS) for metric in table} | {"tools"}
+
+
+def rollout_metrics(questions: Sequence[SampledQuestion], seconds: float, num_given_up: int = 0) -> dict[str, float]:
+    """`ROLLOUT_METRICS`, and `TOOL_METRICS` of each tool. Args: as the attributes of `Rollout`."""
+    calls = [call for question in questions for call in tool_calls(question.tree)]
+    found = [node for question in questions for node in examined_nodes(question.tree, question.entropy_window)]
+    metrics = measure(ROLLOUT_METRICS, Rollout(questions, found, seconds, num_given_up))
+    for name in sorted({call.name for call in calls}.union(*(question.tools_offered for question in questions))):
+        use = ToolUse([call for call in calls if call.name == name], [node for node in found if node.tool == name])
+        metrics |= measure(TOOL_METRICS, use, f"tools/{name}/")
+    return metrics
+
+
+def nested(metrics: Mapping[str, float]) -> dict[str, Any]:
+    """{"a/b": 1} as {"a": {"b": 1}}, the shape of RLlib's result dict."""
+    result: dict[str, Any] = {}
+    for name, value in metrics.items():
+        *groups, last = name.split("/")
+        place = result
+        for group in groups:
+            place = place.setdefault(group, {})
+        place[last] = value
+    return result

@@ -1,0 +1,25 @@
+"""What follows from the declaration of a metric."""
+
+from rllib_arpo.core.metric import FORKS, Metric, mean, measure, metric_rows, quantile
+
+DEPTH = [
+    Metric("depth/mean", FORKS, "turns above the node", mean),
+    Metric("depth/p10", FORKS, "turns above the node", quantile(0.1)),
+    Metric("forks", FORKS, "all of them", len, label="number of forks"),
+]
+
+
+def test_a_metric_that_has_nothing_to_measure_is_left_out():
+    assert measure(DEPTH, [1, 2, 6]) == {"depth/mean": 3.0, "depth/p10": 1.2, "forks": 3}
+    assert measure(DEPTH, [], "search/") == {"search/forks": 0}
+
+
+def test_neighbours_with_the_same_words_share_a_row():
+    assert metric_rows(DEPTH, "tools/") == [
+        "| `tools/depth/mean`, `tools/depth/p10` | turns above the node |",
+        "| `tools/forks` | all of them |",
+    ]
+
+
+def test_the_name_in_mlflow():
+    assert [metric.mlflow_name for metric in DEPTH] == ["depth mean", "depth p10", "number of forks"]
