@@ -104,7 +104,7 @@ def test_what_is_not_of_an_evaluation_stays_as_it_is(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("settings.json", b'{"settings": {}}', "not the settings of an evaluation; name another --output."),
+        ("settings.json", b'{"samples": 1}', "not the settings of an evaluation; name another --output."),
         ("settings.json", b"[]", "not the settings of an evaluation; name another --output."),
         ("settings.json", None, "missing or damaged ([Errno 2] No such file or directory"),
         ("settings.json", b"\xff", "missing or damaged ('utf-8' codec"),
