@@ -28,7 +28,7 @@ from rllib_arpo.envs.worlds.copies import difference
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.session import WorldSession
 from rllib_arpo.errors import CHECKS, CommandError, command_errors
-from rllib_arpo.options.rules import at_least, optional
+from rllib_arpo.options.rules import at_least
 from rllib_arpo.terminal import printable
 
 
@@ -45,7 +45,8 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     if args.words and args.random is None:
         raise CommandError("--words: belongs to --random.")
     with command_errors():
-        optional(at_least(0)).check("--random", args.random)
+        if args.random is not None:
+            at_least(0).check("--random", args.random)
         env_config = read_json(args.config)
         if not isinstance(env_config, dict):
             raise CommandError(f"{args.config}: an env_config is a JSON object.")

@@ -216,8 +216,10 @@ def test_two_tasks_with_the_scripted_engine(model_folder, tmp_path, capsys):
         "entropy-arithmetic.png",
         "entropy-catalogue.png",
     }
-    rows = [turn for file in record_files(tmp_path / "out") for found in questions(file) for turn in found.turns()]
-    assert all(len(row["entropies"]) == len(row["token_ids"]) for row in rows)
+    turns = [
+        placed.turn for file in record_files(tmp_path / "out") for found in questions(file) for placed in found.turns()
+    ]
+    assert turns and all(len(turn.entropies) == len(turn.token_ids) for turn in turns)
 
 
 @pytest.mark.slow

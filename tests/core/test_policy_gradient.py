@@ -141,6 +141,15 @@ def biased_estimators() -> list[tuple[RolloutSettings, bool, dict[str, Estimator
             True,
             {"wide: N = 1, Z = 2, top-up, reward": reward, "ARPO, wide: N = 1, Z = 2, group-normalised": normalized},
         ),
+        *of_relatives(centered, normalized, within_trees, times_entropy),
+    ]
+
+
+def of_relatives(
+    centered: Estimator, normalized: Estimator, within_trees: Estimator, times_entropy: Estimator
+) -> list[tuple[RolloutSettings, bool, dict[str, Estimator]]]:
+    """Those of AEPO, Tree-GRPO and GRPO."""
+    return [
         (
             # After earlier tool responses the entropy was 0.7 of the largest; a question has 1 to 3 roots.
             rollout_settings(

@@ -1,6 +1,6 @@
 """`max_weight_lag`: the next questions are sampled during the update, and nothing about them is lost."""
 
-from types import SimpleNamespace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,11 +8,14 @@ from ray import tune
 
 from rllib_arpo import ARPO
 from rllib_arpo.core.figures import oldest_weights
+from rllib_arpo.core.tree import QuestionTree
+from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import SampledQuestion, SamplingConditions
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
 from tests.helpers.scripted_env import ANSWER, TOOL
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 
 @pytest.fixture
@@ -101,6 +104,12 @@ def test_a_resumed_run_asks_again_what_was_under_way(overlapped, tmp_path):
     assert all(max(versions(q)) < restored for q in batches[0])
 
 
+def sampled_by(version: int) -> QuestionTree:
+    """A tree of one token, which weights of this version sampled."""
+    turn = replace(make_turn([3]), weight_versions=np.array([version], np.int32))
+    return make_tree([2], [make_trajectory("0", [turn])])
+
+
 class FakeDispatcher:
     """Answers with samples of these oldest weights, in turn; a question that has none left is given up."""
 
@@ -115,8 +124,7 @@ class FakeDispatcher:
         assert conditions.weight_version == 5
         self.missing |= {ref: "it failed" for ref in refs if not self.oldest[ref.number]}
         with_sample = [ref for ref in refs if self.oldest[ref.number]]
-        stats = [SimpleNamespace(oldest_weights=self.oldest[ref.number].pop(0)) for ref in with_sample]
-        return [SampledQuestion(ref, None, s) for ref, s in zip(with_sample, stats, strict=True)]
+        return [SampledQuestion(ref, TreeEpisode(sampled_by(self.oldest[ref.number].pop(0)))) for ref in with_sample]
 
     def take_missing(self):
         missing, self.missing = self.missing, {}

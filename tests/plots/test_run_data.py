@@ -25,9 +25,9 @@ def test_the_record_of_a_run_without_results(record):
     assert [tuple(row[name] for name in names) for row in rows.to_pylist()] == [
         ("0", None, 0, 0, None, None, None, 1.0),
         ("0", None, 1, 1, "search", 0.25, 1, 1.0),
-        ("0.0", "0", 0, 1, "search", None, None, 0.0),
         ("1", None, 0, 0, None, None, None, 0.0),
         ("2", None, None, None, None, None, None, 0.0),
+        ("0.0", "0", 0, 1, "search", None, None, 0.0),
     ]
     assert rows["entropies"].to_pylist()[:2] == [[0.5, 1.0], [2.0]]
     assert sorted(set(run.rows("evaluation")["iteration"].to_pylist())) == [0, 3]

@@ -96,7 +96,7 @@ def test_the_command_line_has_the_fork_rule_its_width_and_the_batch(model_folder
     (["--algo", "GRPO", "--entropy-baseline-questions", "32"],
      "--entropy-baseline-questions 32: --algo GRPO with branching='never' forks nothing."),
     (["--algo", "GRPO", "--attribution", "hard"],
-     "--attribution hard: --algo GRPO with branching='never' forks nothing."),
+     "attribution='hard': with branching='never' a tree has one leaf; use 'soft', which is the same."),
     (["--branching", "never", "--random-fork-probability", "0.3"],
      "--random-fork-probability 0.3: --algo ARPO with branching='never' forks nothing."),
     (["--algo", "GRPO", "--branch-width", "wide"],

@@ -22,7 +22,7 @@ def test_what_belongs_to_a_rule_follows_from_the_registry(model_folder, monkeypa
         ({}, "budget_allocation='ranked': branching='own' must ignore the entropy."),
         (
             {"random_fork_probability": None},
-            "random_fork_probability=None: branching='own' needs a probability; it has no default.",
+            "random_fork_probability=None (default): branching='own' needs a probability; it has no default.",
         ),
         (
             {"branching": "always"},

@@ -42,7 +42,7 @@ def test_a_whole_configuration_for_evaluation_is_refused(model_folder):
     config = small_config(model_folder).evaluation(evaluation_config=small_config(model_folder))
     assert message(config) == (
         "evaluation_config=<ARPOConfig>: must be a dict of the keys that differ in evaluation, such as "
-        "ARPOConfig.overrides() makes."
+        "ARPOConfig.overrides() makes, or None."
     )
     small_config(model_folder).evaluation(evaluation_config=ARPOConfig.overrides(seed=5)).validate()
 
