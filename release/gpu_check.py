@@ -59,6 +59,7 @@ def run_part(name: str, work: Path, *, tiny: bool, limit: float) -> dict[str, An
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     size = "tiny" if tiny else "full"
     environment |= {"GPU_CHECK": size, "GPU_CHECK_WORK": str(work), "GPU_CHECK_REPORT": str(report)}
+    # A group, to be ended as a whole; not a session, in which it would outlive a check that is killed with its session.
     options = {"cwd": REPOSITORY, "env": environment, "stderr": subprocess.STDOUT, "process_group": 0}
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, **options)
