@@ -119,8 +119,8 @@ def test_rays_mlflow_callback_logs_the_trials(results, workspace):
 def test_evaluations_are_recorded_before_the_first_iteration_and_after_each(results, capsys):
     files = evaluation_files(Path(results[0].path))
     assert [file.path.name for file in files] == [f"evaluation-{i:05d}.parquet" for i in range(3)]
-    turns = [turn for file in files for question in questions(file) for turn in question.turns()]
-    assert all(len(turn["entropies"]) == len(turn["token_ids"]) <= 24 for turn in turns)
+    turns = [placed.turn for file in files for question in questions(file) for placed in question.turns()]
+    assert turns and all(len(turn.entropies) == len(turn.token_ids) <= 24 for turn in turns)
     say_before_and_after(results)
     assert "Greedy accuracy on 3 held-out questions: " in capsys.readouterr().out
 
