@@ -2,7 +2,7 @@
 #   make train ARGS="--stop-iters 5"       arguments of the training script (--help lists them)
 #   make test                              the fast tier of the tests; make test-slow: the other one; make lint
 #   make test ARGS="tests/core -x"         arguments of pytest, instead of the tier
-#   make generated                         writes anew what follows from declarations: tables of pages
+#   make generated                         writes anew the tables of pages, the methods of ARPOConfig, the sentences of refusals
 #   make docs                              the documentation, as a site; make docs-links: are its links to others alive?
 #   make PYTHON=python3.12 train           another interpreter (3.11 or newer)
 #   make DEVICE=cpu train                  the packages for this device (cpu or gpu), whatever the machine has

@@ -142,7 +142,7 @@ def main() -> int:
         show(name, parts[name])
         if parts[name]["reason"] == ENDED:
             break
-    return int(any(part["status"] == "failed" for part in parts.values()))
+    return int(any(parts[name]["status"] == "failed" for name in args.only if name in parts))
 
 
 def end(*_: object) -> None:

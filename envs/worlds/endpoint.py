@@ -120,7 +120,7 @@ class EndpointWorld(ProgramWorld):
             return answer
 
     def _reply(self, request: ChatRequest) -> Reply:
-        """What the model reads of a request: what it adds to the longest conversation that it repeats, the latest one.
+        """What a request adds to the longest conversation that it repeats (of equal ones the latest), or all of it.
 
         Raises:
             Refused: it adds nothing.

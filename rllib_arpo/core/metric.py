@@ -30,10 +30,11 @@ class Metric(Generic[Source]):
         group: its section in MLflow; None: MLflow does not get it, since it repeats another metric.
         words: its meaning, for the page. Neighbours with the same words share a row.
         of: computes it; None: it would be a mean over nothing, and the result does not have it.
-        label: its name within the group; "": its path, with spaces.
-        reduce: how RLlib reduces it. "mean": the last value, as it is; "sum": over the training steps of an iteration;
-            "lifetime_sum": over those of the run.
-        console: its label and format on the line of an iteration ("acc", "4.2f"); None: the line does not have it.
+        label: its name within the group; "": its path, with spaces. Metrics of a tool have neither label nor group.
+        reduce: how RLlib reduces it, if it is below `env_runners`. "mean": the last value, as it is; "sum": over the
+            training steps of an iteration; "lifetime_sum": over those of the run.
+        console: its label and format on the line of an iteration ("acc", "4.2f"), of metrics of the rollout; None: the
+            line does not have it.
     """
 
     name: str

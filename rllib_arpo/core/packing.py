@@ -21,7 +21,8 @@ class PackedTree:
     Attributes:
         token_ids: int64.
         position_ids: int64, depth of the token on its path, in tokens; the prompt starts at 0.
-        parent: int64, index of the token before it on its path; -1 for the first token of a prompt. The log-prob of
+        parent: int64, index of the token before it on its path; -1 for the first token of a prompt, and of a
+            new context that begins like nothing on its path. The log-prob of
             a token is computed from the hidden state at its parent.
         end: int64, one past the last token below it.
         node: int64, index of the token's turn among the layout's nodes, a tool response included; -1: the prompt.
@@ -140,7 +141,7 @@ def pack_tree(
 
 
 def _append(packed: PackedTree, start: int, stop: int, behind: int) -> int:
-    """Places the tokens [start, stop) behind a token (-1: they begin anew), and gives the last one; without any, it."""
+    """Places the tokens [start, stop) behind a token (-1: before all), and returns the last of them, or `behind`."""
     if start == stop:
         return behind
     packed.position_ids[start:stop] = np.arange(stop - start) + (packed.position_ids[behind] + 1 if behind >= 0 else 0)

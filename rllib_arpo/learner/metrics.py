@@ -131,7 +131,7 @@ UPDATE_METRICS: tuple[Metric[Update], ...] = (
     Metric(
         "mixed_sign_share",
         LEARNER,
-        "share of the generated tokens on several trajectories below which advantages have both signs",
+        "of the generated tokens on several trajectories, the share on trajectories with advantages of both signs",
         ratio(Total.TOKENS_MIXED, Total.TOKENS_SHARED),
     ),
     Metric("groups_without_signal", LEARNER, "questions with equal rewards", total(Total.GROUPS_WITHOUT_SIGNAL)),

@@ -197,9 +197,10 @@ TRAINING = {
     ),
     "baseline": _option(
         "group",
-        'what a reward is compared with: "group": the question\'s others (GRPO, ARPO), "tree": these, plus those of '
-        'its own root and forks (Tree-GRPO), "batch": all of the batch (REINFORCE++), "same_state": these, and '
-        'those that read the same tool response (GiGPO), or "module:function": docs/design.md, "Credit".',
+        'what a reward is compared with: "group": the question\'s others (GRPO, ARPO), "tree": the question\'s others, '
+        'and those of its own root and forks (Tree-GRPO), "same_state": the question\'s others, and those that read '
+        'the same tool response (GiGPO), "batch": all of the batch (REINFORCE++), or "module:function": '
+        'docs/design.md, "Credit".',
         BASELINE,
         command_line=True,
         needs=(
@@ -278,7 +279,10 @@ TRAINING = {
         True, "compute nothing for trees without any advantage, whose gradient is zero.", SWITCH
     ),
     "guards": _option(
-        {}, "limits of alarms on the learner's metrics, beside the defaults (`learner/metrics.py`); None: off.", GUARDS
+        {},
+        "metric of the learner -> the limit of its alarm, in place of the default (`learner/metrics.py`); a limit of "
+        "None switches the alarm off.",
+        GUARDS,
     ),
     "max_error_share": _option(
         0.5,

@@ -36,7 +36,7 @@ class RunData:
     """Attributes:
     results: of each iteration, in their order; nested, as RLlib reports them.
     record: rows of `COLUMNS`: of the first and the last evaluation, and of all training questions.
-    settings: of the record (docs/watch.md); empty without one.
+    settings: of the record (`record.tables.stated`); empty without one.
     """
 
     results: Sequence[Mapping[str, Any]]

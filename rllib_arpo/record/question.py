@@ -69,7 +69,7 @@ class RecordedQuestion:
     """A question as it is written into a record and as it is read.
 
     Attributes:
-        settings: of the run (docs/watch.md).
+        settings: of the run (`tables.stated`).
         prompt_text, texts: decoded; None where the model has no tokenizer.
         advantages: None if the question was not trained.
         answers: agent id -> its answer; empty but for benchmarks.

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 #: Of the columns and of their meaning; it grows when a column comes, changes or goes.
-VERSION = 4
-#: Keys of a file's metadata: the version, and the settings of the run as JSON (`tables.settings`).
-VERSION_KEY, SETTINGS_KEY = b"rllib_arpo.record.version", b"rllib_arpo.record.tables"
+VERSION = 5
+#: Keys of a file's metadata: the version, and the settings of the run as JSON (`tables.stated`).
+VERSION_KEY, SETTINGS_KEY = b"rllib_arpo.record.version", b"rllib_arpo.record.settings"
 
 
 @dataclass(frozen=True, slots=True)

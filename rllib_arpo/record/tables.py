@@ -40,8 +40,8 @@ UPDATE_SETTINGS = (
     "loss_aggregation",
     "overlong_buffer_tokens",
 )
-#: Settings of the fork rule that may be names, in whose place the sampler has numbers: a record states these names.
-NAMED_SETTINGS = ("branch_width", "branch_threshold", "branch_share")
+#: Settings of the fork rule that a record states as the user gave them; the sampler has numbers in their place.
+FORK_SETTINGS = ("branch_width", "branch_threshold", "branch_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class RecordSettings:
 
 def _stated(config: ARPOConfig) -> dict[str, Any]:
     rollout = RolloutSettings.from_config(config, explore=config.explore)
-    settings = {name: getattr(config, name) for name in (*NAMED_SETTINGS, *UPDATE_SETTINGS)}
+    settings = {name: getattr(config, name) for name in (*FORK_SETTINGS, *UPDATE_SETTINGS)}
     return stated(config.model_name_or_path, rollout) | settings
 
 

@@ -81,7 +81,7 @@ class TreeSampler:
         self._errors: list[TrajectoryError] = []
 
     async def sample(self) -> SampledQuestion:
-        """Asks the question, once, and returns it with its tree, of M trajectories, or after a deadline of fewer."""
+        """Asks the question and returns it with its tree: M trajectories, fewer after a deadline. Call it once."""
         self._began = time.perf_counter()
         try:
             async with asyncio.timeout(self._settings.question_deadline_s) as self._deadline:

@@ -69,7 +69,9 @@ class Entry:
         return float(self.question.tree.returns().mean())
 
     def mean_delta(self) -> float | None:
-        deltas = [turn.decision.delta for turn in self.question.tree.turns() if turn.decision is not None]
+        """Over the trajectories from the prompt: forks start where the entropy is high, and would bias it."""
+        roots = [trajectory for trajectory in self.question.tree.trajectories if trajectory.parent is None]
+        deltas = [turn.decision.delta for root in roots for turn in root.turns if turn.decision is not None]
         return sum(deltas) / len(deltas) if deltas else None
 
 

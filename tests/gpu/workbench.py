@@ -99,7 +99,7 @@ class Sizes:
         return {"kv_cache_memory_bytes": self.kv_cache_bytes, **share}
 
     def config(self, folder: str) -> ARPOConfig:
-        """Trees with tool calls, forks and rewards that differ; two optimizer steps an iteration. Where is open."""
+        """Trees with tool calls, forks and rewards that differ; two optimizer steps an iteration; devices are open."""
         config = small_config(folder, "vllm", **self.engine_kwargs())
         config.environment("Parity-v0", env_config={"num_turns": self.turns})
         config.language_model(dtype=DTYPE, max_context_tokens=CONTEXT_TOKENS)

@@ -163,12 +163,12 @@ FIELDS = list(SCHEMA)
 
 @pytest.mark.parametrize(("metadata", "fields", "sentence"), [
     ({}, FIELDS, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
-    ({VERSION_KEY: b"1"}, FIELDS, "a record of version 1; this command reads version 4."),
-    ({VERSION_KEY: b"4"}, FIELDS[1:], "lacks the column 'purpose'."),
-    ({VERSION_KEY: b"4"}, [pa.field("purpose", pa.int32()), *FIELDS[1:]],
+    ({VERSION_KEY: b"1"}, FIELDS, "a record of version 1; this command reads version 5."),
+    ({VERSION_KEY: b"5"}, FIELDS[1:], "lacks the column 'purpose'."),
+    ({VERSION_KEY: b"5"}, [pa.field("purpose", pa.int32()), *FIELDS[1:]],
      "the column 'purpose' must be string and is not."),
-    ({VERSION_KEY: b"4"}, FIELDS, "its metadata has no settings that can be read."),
-    ({VERSION_KEY: b"4", SETTINGS_KEY: b"{"}, FIELDS, "its metadata has no settings that can be read."),
+    ({VERSION_KEY: b"5"}, FIELDS, "its metadata has no settings that can be read."),
+    ({VERSION_KEY: b"5", SETTINGS_KEY: b"{"}, FIELDS, "its metadata has no settings that can be read."),
 ])  # fmt: skip
 def test_other_files_are_refused(tmp_path, capsys, metadata, fields, sentence):
     path = tmp_path / "other.parquet"
