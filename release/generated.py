@@ -61,15 +61,15 @@ def method_source(name: str, method: Method) -> str:
 
 def option_rows(method: Method) -> list[str]:
     return [
-        "| option | default | is | must be |",
-        "|---|---|---|---|",
+        "| option | default | is | must be | evaluation may change it |",
+        "|---|---|---|---|---|",
         *map(_row, method.options, method.options.values()),
     ]
 
 
 def _row(name: str, option: Option) -> str:
     default = "" if callable(option.default) else f"`{option.default!r}`"
-    return f"| `{name}` | {default} | {option.doc} | {option.rule.in_words()} |"
+    return f"| `{name}` | {default} | {option.doc} | {option.rule.in_words()} | {option.reader.value} |"
 
 
 def metric_table(place: str, rows: list[str]) -> list[str]:

@@ -4,7 +4,7 @@ import copy
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum, auto
+from enum import Enum
 from typing import Any, TypeVar
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -13,7 +13,7 @@ from rllib_arpo.options.rules import Rule, shown
 
 
 class Reader(Enum):
-    """The part of a run that reads an option; it says what `evaluation_config` may set.
+    """The part of a run that reads an option; the values are words for when `evaluation_config` may set it.
 
     Attributes:
         ROLLOUT: the rollouts of training and those of evaluation, each with the value of its own configuration.
@@ -24,12 +24,12 @@ class Reader(Enum):
         TRAINING: the driver and the learners, from the configuration of training.
     """
 
-    ROLLOUT = auto()
-    SAMPLING = auto()
-    FORKS = auto()
-    ENV_RUNNER = auto()
-    SHARED = auto()
-    TRAINING = auto()
+    ROLLOUT = "yes"
+    SAMPLING = "if it samples"
+    FORKS = "if it forks"
+    ENV_RUNNER = "if it has env runners of its own"
+    SHARED = "no: learners and engines share it"
+    TRAINING = "no"
 
 
 @dataclass(frozen=True, slots=True)

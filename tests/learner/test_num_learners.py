@@ -309,8 +309,6 @@ def check_that_a_checkpoint_is_whole(group: ARPOLearnerGroup, config: ARPOConfig
     with learner_group(config, 0) as other:
         other.restore_from_path(path)
         assert_close(other.on_first(whole_parameters), expected, rtol=0.0)
-        state, restored = (each.get_state()["learner"]["values"] for each in (group, other))
-        assert np.array_equal(restored, state) and restored.any()
     state = group.get_state()
     module = state["learner"]["rl_module"][DEFAULT_MODULE_ID]
     module["model.norm.weight"] = module["model.norm.weight"][:-1]
