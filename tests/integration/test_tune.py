@@ -30,7 +30,7 @@ from tests.helpers.faulty_env import FaultyEnv
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: Seconds that MLflow's server may need to start.
-PATIENCE_S = 60.0
+PATIENCE_S = 300.0
 RATES = [1e-3, 1e-4]
 
 #: A declared metric that this run does not have: without a reference.
