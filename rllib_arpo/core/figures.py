@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rllib_arpo.core.pass_at_k import is_correct
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, ToolCall, Trajectory
 
 
@@ -64,6 +65,11 @@ def initial_entropies(tree: QuestionTree, entropy_window: int) -> list[float]:
 def has_signal(tree: QuestionTree) -> bool:
     """Whether the returns of the trajectories that count differ, before any overlong penalty (as DAPO filters)."""
     return len({tree.return_of(t.agent_id) for t in tree.trajectories if t.counts}) > 1
+
+
+def is_solved(tree: QuestionTree) -> bool:
+    """Whether any trajectory is right: pass@k with k = M."""
+    return any(is_correct(trajectory.accuracy) for trajectory in tree.trajectories)
 
 
 def num_turns(tree: QuestionTree) -> int:

@@ -133,11 +133,14 @@ def pack_tree(
         packed.node[start:stop] = i
         packed.loss_mask[start:middle] = True
         packed.behavior_log_probs[start:middle] = turn.log_probs
+        packed.a_pos[start:middle] = attribution.a_pos[i]
+        packed.a_neg[start:middle] = attribution.a_neg[i]
+        packed.weight[start:middle] = attribution.weight[i]
         if with_entropies:
             packed.behavior_entropies[start:middle] = turn_entropies(tree, turn)
     if (packed.parent[packed.loss_mask] < 0).any():
         raise ValueError(f"question {tree.question_id} has a turn before which the model has read nothing")
-    return _with_attribution(_depth_first(packed), attribution)
+    return _depth_first(packed)
 
 
 def _append(packed: PackedTree, start: int, stop: int, behind: int) -> int:
@@ -184,21 +187,6 @@ def _depth_first(packed: PackedTree) -> PackedTree:
     parent = np.where(packed.parent < 0, -1, place[packed.parent])
     columns = {field.name: getattr(packed, field.name)[order] for field in fields(PackedTree)}
     return PackedTree(**columns | {"parent": parent[order], "end": end[order]})
-
-
-def _with_attribution(packed: PackedTree, attribution: NodeAttribution) -> PackedTree:
-    """A tree, or a part of it, with another attribution [N] of its nodes; 0 outside the loss mask."""
-
-    def of_tokens(of_nodes: np.ndarray) -> np.ndarray:
-        # The last entry, at index -1, is the prompt's.
-        return np.where(packed.loss_mask, np.append(of_nodes, 0.0)[packed.node], 0.0)
-
-    return replace(
-        packed,
-        a_pos=of_tokens(attribution.a_pos),
-        a_neg=of_tokens(attribution.a_neg),
-        weight=of_tokens(attribution.weight),
-    )
 
 
 def _subset(packed: PackedTree, keep: np.ndarray, loss_mask: np.ndarray) -> PackedTree:

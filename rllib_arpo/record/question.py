@@ -151,6 +151,8 @@ class PlacedTurn:
     @property
     def after_tool(self) -> str | None:
         """The tool whose response precedes the turn; None: the prompt does."""
+        if self.own:
+            return self.trajectory.turns[self.own - 1].tool
         return self.question.tree.path(self.trajectory.agent_id)[self.depth - 1].tool if self.depth else None
 
     @property

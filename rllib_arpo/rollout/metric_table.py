@@ -14,6 +14,7 @@ from rllib_arpo.core.figures import (
     examined_nodes,
     fork_places,
     initial_entropies,
+    is_solved,
     longest_path,
     new_contexts,
     num_turns,
@@ -21,7 +22,6 @@ from rllib_arpo.core.figures import (
     tool_calls,
 )
 from rllib_arpo.core.metric import FORKS, PROGRESS, ROLLOUT, TOOLS, Metric, mean, measure, quantile
-from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
 from rllib_arpo.core.token_counts import all_path_tokens
 from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory
 from rllib_arpo.rollout.messages import SampledQuestion
@@ -84,12 +84,6 @@ def sums(value: Callable[[SampledQuestion], float]) -> Callable[[Rollout], float
     return lambda rollout: sum(map(value, rollout.questions))
 
 
-def _pass_at_all(tree: QuestionTree) -> float:
-    """pass@k of one question with k = all its leaves."""
-    num = len(tree.trajectories)
-    return pass_at_k(num, sum(is_correct(leaf.accuracy) for leaf in tree.trajectories), num)
-
-
 def _rises(nodes: Iterable[ExaminedNode]) -> list[float]:
     """dH of the nodes on policy."""
     return [node.decision.delta for node in nodes if node.on_policy]
@@ -135,7 +129,7 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
         "pass_at_k",
         PROGRESS,
         "share of the questions with a leaf of accuracy 1",
-        each(lambda t: [_pass_at_all(t)]),
+        each(lambda t: [is_solved(t)]),
     ),
     Metric("num_episodes", ROLLOUT, "questions", lambda rollout: len(rollout.questions), reduce="sum"),
     Metric("episode_len_mean", ROLLOUT, _LENGTH, each(lambda t: [longest_path(t)])),

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from rllib_arpo.core.branching import reads_p, rules_with
-from rllib_arpo.core.figures import ExaminedNode, has_signal
+from rllib_arpo.core.figures import ExaminedNode, has_signal, is_solved
 from rllib_arpo.core.intervals import estimate_all
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
 from rllib_arpo.core.tree import QuestionTree
@@ -34,7 +34,7 @@ def first_batch_line(trees: Sequence[QuestionTree], nodes: Sequence[ExaminedNode
         [
             f"sampled     accuracy {sampled_accuracy(trees):5.3f}",
             f"pass@{k} {np.mean([_pass_at(tree, k) for tree in trees]):5.3f}",
-            *([f"any of M {np.mean(_solved(trees)):5.3f}"] if _has_more_than_roots(trees) else []),
+            *([f"any of M {np.mean(list(map(is_solved, trees))):5.3f}"] if _has_more_than_roots(trees) else []),
             f"with signal {np.mean([has_signal(tree) for tree in trees]):5.3f}",
             *([f"forked {np.mean([node.decision.children > 0 for node in decided]):4.2f}"] if decided else []),
             f"{len(trees)} question{'s' * (len(trees) > 1)}",
@@ -62,7 +62,7 @@ def first_batch_warnings(
         branching: the name of the fork rule.
         no_signal: the likely cause if no question has a signal, and what to do.
     """
-    solved = estimate_all({"": _solved(trees).astype(float)})[""]
+    solved = estimate_all({"": np.array(list(map(is_solved, trees)), dtype=float)})[""]
     if not any(has_signal(tree) for tree in trees):
         yield f"No question of the first batch has returns that differ, so that nothing is learned: {no_signal}."
     elif not any(accuracy > 0 for tree in trees for accuracy in _accuracies(tree)) and _most(trees) <= 0:
@@ -126,11 +126,6 @@ def _initial_accuracies(tree: QuestionTree) -> list[float]:
 def _pass_at(tree: QuestionTree, k: int) -> float:
     accuracies = _initial_accuracies(tree)
     return pass_at_k(len(accuracies), sum(map(is_correct, accuracies)), k)
-
-
-def _solved(trees: Sequence[QuestionTree]) -> np.ndarray:
-    """[Q], whether any trajectory of the question is right."""
-    return np.array([any(map(is_correct, _accuracies(tree))) for tree in trees])
 
 
 def _most(trees: Sequence[QuestionTree]) -> float:
