@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayActorError
 
 if TYPE_CHECKING:
     from ray.rllib.utils.actor_manager import FaultTolerantActorManager
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 #: Seconds that the process of an env runner gets to end by itself.
 END_TIMEOUT_S = 10.0
+#: Seconds to wait for news of an env runner that could not be made: Ray may restart it first, with its engine.
+CONSTRUCTION_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +59,20 @@ def check_constructed(manager: FaultTolerantActorManager) -> None:
     Raises:
         RuntimeError: it names the env runner and has the error as its cause.
     """
+    deadline = time.monotonic() + CONSTRUCTION_TIMEOUT_S
     for number in sorted({*manager.actor_ids()} - {*manager.healthy_actor_ids()}):
-        try:
-            ray.get(manager.actors()[number].ping.remote(), timeout=END_TIMEOUT_S)
-        except RayActorError as error:
-            if error.actor_init_failed:
-                cause = error.args[0].cause
+        while time.monotonic() < deadline:
+            try:
+                ray.get(manager.actors()[number].ping.remote(), timeout=END_TIMEOUT_S)
+                break
+            except ActorUnavailableError:  # Ray restarts it.
+                time.sleep(1.0)
+            except GetTimeoutError:
+                continue
+            except RayActorError as error:
+                cause = error.args[0].cause if error.actor_init_failed else error
                 kind = type(cause).__name__
                 raise RuntimeError(f"Env runner {number} could not be made: {kind}: {cause}") from cause
-        except GetTimeoutError:
-            continue  # Ray is about to restart it.
 
 
 def _end_process(_env_runner: object) -> None:

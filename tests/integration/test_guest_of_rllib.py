@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 
 from rllib_arpo import ARPO
@@ -253,6 +254,26 @@ def test_a_remote_env_runner_that_cannot_be_made_names_the_cause(scripted, confi
         scripted.evaluation(evaluation_num_env_runners=1, evaluation_config=changed)
     with pytest.raises(RuntimeError, match=rf"^Env runner 1 could not be made: ContractError: {cause}\.$"):
         scripted.build_algo()
+
+
+class NotTodayAfterAWhile(ScriptedEnv):
+    def __init__(self, env_config=None):
+        time.sleep(5)
+        refuse()
+
+
+def test_an_env_runner_that_ray_is_still_making_is_waited_for(scripted, monkeypatch):
+    """On a busy machine RLlib's own calls may fail while Ray makes the env runner once more."""
+
+    def lost(group):
+        group._worker_manager.set_actor_state(1, healthy=False)
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(EnvRunnerGroup, "get_spaces", lost)
+    monkeypatch.setattr("rllib_arpo.faults.END_TIMEOUT_S", 0.5)
+    scripted.env_runners(num_env_runners=1, validate_env_runners_after_construction=False)
+    with pytest.raises(RuntimeError, match=r"^Env runner 1 could not be made: ContractError: env=.* not today\.$"):
+        scripted.environment(NotTodayAfterAWhile).build_algo()
 
 
 def test_an_algorithm_that_was_stopped_says_so(scripted):
