@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import time
 from collections.abc import Sequence
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 import torch
 from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.core import COMPONENT_ENV_RUNNER, COMPONENT_LEARNER_GROUP, DEFAULT_MODULE_ID
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
@@ -24,14 +27,14 @@ from ray.tune.result import TIME_TOTAL_S
 
 from rllib_arpo import validation
 from rllib_arpo.arpo_config import ARPOConfig
-from rllib_arpo.checkpointing import SharedCheckpoints
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
 from rllib_arpo.core.metric import measure
 from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.faults import check_constructed
+from rllib_arpo.files import check_files, write_checksums
 from rllib_arpo.learner.sharding import NonFiniteLossError
-from rllib_arpo.one_policy import OnePolicy
+from rllib_arpo.policy.module_checkpoint import resolve
 from rllib_arpo.record.recorder import TreeRecorder, trial_folder
 from rllib_arpo.record.tables import RecordSettings
 from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, DispatchSettings, QuestionDispatcher
@@ -40,18 +43,19 @@ from rllib_arpo.rollout.metric_table import BATCH_METRICS, nested, rollout_metri
 from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings
 from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.rollout.settings import rollout_reference
-from rllib_arpo.tracking.console import ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages, TakesMessages
+from rllib_arpo.tracking.console import MESSAGES, ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages
 from rllib_arpo.tracking.iteration_log import IterationLog
-from rllib_arpo.tracking.shared_metrics import SharedMetrics, SharesMetrics
+from rllib_arpo.tracking.shared_metrics import SharedMetrics
 from rllib_arpo.weights import WEIGHT_SYNCS
 from rllib_arpo.weights.transports import choose_transport
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
+    from ray.rllib.core.rl_module.rl_module import RLModule
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
+    from ray.tune import Checkpoint
     from ray.tune.execution.placement_groups import PlacementGroupFactory
 
+    from rllib_arpo.learner.learner_group import ARPOLearnerGroup
     from rllib_arpo.rollout.messages import SampledQuestion
     from rllib_arpo.weights import WeightSync
 
@@ -65,10 +69,14 @@ NUM_UPDATES = "num_updates"
 ROLLOUT_HISTORY = "rollout_history"
 
 
-class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
+class ARPO(Algorithm):
     """Samples a tree of trajectories per question, updates the policy with it, pushes the new weights."""
 
     config_class: ClassVar[type[ARPOConfig]] = ARPOConfig
+    learner_group: ARPOLearnerGroup
+    metrics: SharedMetrics
+    #: Where Tune restores from: learners read their files there, not in its copy on the driver's machine.
+    _restored_from: Checkpoint | None = None
 
     @classmethod
     @override(Algorithm)
@@ -295,6 +303,28 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
         self._make_callback("on_evaluate_end", evaluation_metrics=results)
         return results
 
+    def _make_callback(self, name: str, **kwargs: Any) -> None:
+        with self.metrics.of_user(f"A callback, {name},"):
+            make_callback(
+                name,
+                callbacks_objects=self.callbacks,
+                callbacks_functions=getattr(self.config, f"callbacks_{name}"),
+                kwargs={"algorithm": self, "metrics_logger": self.metrics, **kwargs},
+            )
+
+    @override(Algorithm)
+    def log_result(self, result: dict[str, Any]) -> None:
+        with self.metrics.of_user("A callback, on_train_result,"):
+            super().log_result(result)
+        if messages := self.messages.take():
+            result[MESSAGES] = {str(i): line for i, line in enumerate(messages)}
+
+    @override(Algorithm)
+    def step(self) -> dict[str, Any]:
+        with self.metrics.of_user(None):  # A callback may train.
+            result: dict[str, Any] = super().step()
+        return result
+
     @override(Algorithm)
     def reset_config(self, new_config: AlgorithmConfig | dict[str, Any]) -> bool:
         """For Tune's `reuse_actors`: builds the algorithm anew from another trial's configuration."""
@@ -318,6 +348,35 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
         super().cleanup()
         self._recorder.close()
         logger.removeHandler(self.messages)
+
+    @override(Algorithm)
+    def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule | None:
+        """The learner's module; a copy of it where the learners have processes of their own.
+
+        RLlib's own method would ask an env runner, which has an engine instead of a module.
+        """
+        return self.learner_group.get_module(module_id)
+
+    @override(Algorithm)
+    def set_weights(self, weights: dict[str, Any]) -> None:
+        """Gives learners and engines new weights. RLlib's own wants an env runner in this process, with a module."""
+        if set(weights) != {DEFAULT_MODULE_ID}:
+            raise ValueError(f"set_weights: the only module is {DEFAULT_MODULE_ID!r}, not {sorted(map(str, weights))}.")
+        self.learner_group.set_weights(weights)
+        self._push_restored_weights()
+
+    @override(Algorithm)
+    def get_policy(self, policy_id: str = DEFAULT_MODULE_ID) -> NoReturn:
+        """Refused, and with it what RLlib computes by a policy: single actions, exports."""
+        raise ValueError("ARPO has no Policy, since an engine samples: use get_module(), save_model() or evaluate().")
+
+    @override(Algorithm)
+    def add_module(self, module_id: str, *args: Any, **kwargs: Any) -> NoReturn:
+        raise ValueError(f"add_module({module_id!r}): one model plays every trajectory and is trained.")
+
+    @override(Algorithm)
+    def remove_module(self, module_id: str, *args: Any, **kwargs: Any) -> NoReturn:
+        raise ValueError(f"remove_module({module_id!r}): one model plays every trajectory and is trained.")
 
     def save_model(self, folder: str | Path, dtype: str | None = None) -> None:
         """Writes the model as trained so far for Hugging Face's `from_pretrained`, a LoRA merged into its base.
@@ -358,11 +417,6 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
         if COMPONENT_LEARNER_GROUP in state:
             self._push_restored_weights()
 
-    @override(Algorithm)
-    def restore_from_path(self, path: Any, *args: Any, **kwargs: Any) -> None:
-        super().restore_from_path(path, *args, **kwargs)
-        self._push_restored_weights()
-
     def _drop_questions(self, next_question: int | None = None) -> None:
         """Drops all questions in flight; the stream goes on at `next_question` (None: the first not in a batch yet)."""
         self._stream.restart_from(self._stream.next_number if next_question is None else next_question)
@@ -374,3 +428,103 @@ class ARPO(TakesMessages, SharesMetrics, SharedCheckpoints, OnePolicy):
         self._drop_questions()
         for group in self._groups():
             self._push_weights(group)
+
+    def _check_storage(self) -> None:
+        """Raises ValueError if a learner does not see the storage of a run of Tune."""
+        if self._storage is not None:
+            self.learner_group.check_storage(self._storage.trial_fs_path, self._storage.storage_filesystem)
+
+    @override(Algorithm)
+    def save(self, checkpoint_dir: str | None = None) -> Any:
+        """Like Tune's, which copies a folder of this machine to the storage; the learners write into the copy.
+
+        Raises:
+            ValueError: within a run of Tune a folder is given, which would lack the learners' part.
+        """
+        if self._storage is None:
+            return super().save(checkpoint_dir)
+        if checkpoint_dir is not None:
+            raise ValueError("checkpoint_dir: save() writes to the storage of Tune's run; say save_to_path(dir).")
+        with tempfile.TemporaryDirectory() as folder:
+            result = super().save(folder)
+        path, filesystem = result.checkpoint.path, result.checkpoint.filesystem
+        try:
+            self.learner_group.save_to_path(
+                f"{path}/{COMPONENT_LEARNER_GROUP}",
+                filesystem=filesystem,
+                use_msgpack=self.config._use_msgpack_checkpoints,
+            )
+            write_checksums(path, filesystem)
+        except BaseException:
+            filesystem.delete_dir(path)
+            raise
+        return result
+
+    @override(Algorithm)
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Within a run of Tune without the learners' part, which `save` adds."""
+        state = None if self._storage is None else self.get_state(not_components=COMPONENT_LEARNER_GROUP)
+        self.save_to_path(checkpoint_dir, state=state, use_msgpack=self.config._use_msgpack_checkpoints)
+
+    @override(Algorithm)
+    def save_to_path(
+        self, path: Any = None, *, state: dict[str, Any] | None = None, filesystem: Any = None, **kwargs: Any
+    ) -> str:
+        """Like RLlib's, but the learners write their own state, without the driver (`ARPOLearnerGroup`).
+
+        Raises:
+            ValueError: a learner does not see `path`.
+            RuntimeError: a learner could not write its state.
+        """
+        if state is None:
+            state = self.get_state(not_components=COMPONENT_LEARNER_GROUP) | {COMPONENT_LEARNER_GROUP: None}
+        if path is not None:
+            path, filesystem = resolve(path, filesystem)
+        saved: str = super().save_to_path(path, state=state, filesystem=filesystem, **kwargs)
+        write_checksums(*resolve(saved, filesystem))
+        return saved
+
+    @override(Algorithm)
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Like RLlib's; a restored algorithm chooses a transport of its own for `weight_sync="auto"`."""
+        (config,), kwargs = super().get_ctor_args_and_kwargs()
+        return ({**config, "weight_sync": self._given_weight_sync},), kwargs
+
+    @classmethod
+    @override(Algorithm)
+    def from_checkpoint(cls, path: Any, filesystem: Any = None, **kwargs: Any) -> Algorithm:
+        """Like RLlib's, also of a relative path."""
+        if isinstance(path, str | Path):
+            path, filesystem = resolve(path, filesystem)
+        algorithm: Algorithm = super().from_checkpoint(path, filesystem, **kwargs)
+        return algorithm
+
+    @override(Algorithm)
+    def restore(self, checkpoint_path: Any) -> None:
+        """Like Tune's, which may copy the storage to this machine; the copy is not what is read."""
+        checkpoint = getattr(checkpoint_path, "checkpoint", checkpoint_path)
+        self._restored_from = None if isinstance(checkpoint, str) else checkpoint
+        try:
+            super().restore(checkpoint_path)
+        finally:
+            self._restored_from = None
+
+    @override(Algorithm)
+    def restore_from_path(
+        self, path: Any, *, component: str | None = None, filesystem: Any = None, **kwargs: Any
+    ) -> None:
+        """Like RLlib's, without the driver.
+
+        Raises:
+            ValueError: a file is not the one that was saved, or a learner does not see `path`.
+            RuntimeError: a learner could not restore its state.
+        """
+        if self._restored_from is not None:
+            path, filesystem = self._restored_from.path, self._restored_from.filesystem
+        path, filesystem = resolve(path, filesystem)
+        if component is None:
+            check_files(path, filesystem)
+        else:
+            kwargs["component"] = component  # RLlib looks into it, so None would raise.
+        super().restore_from_path(path, filesystem=filesystem, **kwargs)
+        self._push_restored_weights()

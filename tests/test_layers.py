@@ -27,7 +27,7 @@ LAYERS = (
     ("options",),
     ("cold_start",),
     ("validation",),
-    ("arpo_config", "checkpointing", "one_policy"),
+    ("arpo_config",),
     ("arpo",),
     ("baselines",),
     ("evaluation", "doctor"),

@@ -77,17 +77,6 @@ class Messages(logging.Handler):
         return taken
 
 
-class TakesMessages:
-    """The part of an algorithm that puts its messages into its results."""
-
-    messages: Messages
-
-    def log_result(self, result: dict[str, Any]) -> None:
-        super().log_result(result)  # type: ignore[misc]  # It calls `on_train_result`, which may warn.
-        if messages := self.messages.take():
-            result[MESSAGES] = {str(i): line for i, line in enumerate(messages)}
-
-
 def training_line(result: Mapping[str, Any]) -> str:
     """E.g. "iter   12  reward  0.412  acc 0.38  tools 1.9  dH +0.031  forks  6.2  roll 12.3 upd 8.1 sync 0.3 s".
 

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.callbacks.utils import make_callback
 from ray.rllib.utils.annotations import override
 from ray.rllib.utils.metrics import (
     ENV_RUNNER_RESULTS,
@@ -68,29 +66,3 @@ class SharedMetrics(MetricsLogger):
         if own:
             name = "/".join([group, *names])
             raise ContractError(f"{self._user} logs under {name!r}, a name of ARPO's own metrics: choose another name.")
-
-
-class SharesMetrics(Algorithm):
-    """The part of an algorithm that calls back on the driver."""
-
-    metrics: SharedMetrics
-
-    def _make_callback(self, name: str, **kwargs: Any) -> None:
-        with self.metrics.of_user(f"A callback, {name},"):
-            make_callback(
-                name,
-                callbacks_objects=self.callbacks,
-                callbacks_functions=getattr(self.config, f"callbacks_{name}"),
-                kwargs={"algorithm": self, "metrics_logger": self.metrics, **kwargs},
-            )
-
-    @override(Algorithm)
-    def log_result(self, result: dict[str, Any]) -> None:
-        with self.metrics.of_user("A callback, on_train_result,"):
-            super().log_result(result)
-
-    @override(Algorithm)
-    def step(self) -> dict[str, Any]:
-        with self.metrics.of_user(None):  # A callback may train.
-            result: dict[str, Any] = super().step()
-        return result
