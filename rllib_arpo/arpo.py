@@ -93,7 +93,7 @@ class ARPO(Algorithm):
     @override(Algorithm)
     def setup(self, config: ARPOConfig) -> None:
         self._given_weight_sync = config.weight_sync
-        self.config = config = self._settled(config)
+        self.config = config = self._decided(config)
         self.last_evaluation: list[SampledQuestion] = []
         self.last_sampled: list[SampledQuestion] = []
         self._rollout_history = RolloutHistory(config.entropy_baseline_questions or config.questions_per_batch)
@@ -116,7 +116,7 @@ class ARPO(Algorithm):
         self._sampled_at = time.perf_counter()
 
     def _setup_rllibs(self, config: ARPOConfig) -> None:
-        """RLlib's own setup; the error of an env runner's constructor comes before those that follow from it."""
+        """Runs RLlib's own setup. If an env runner could not be made, its error is raised instead of a later one."""
         try:
             with self.metrics.of_user("A callback, on_algorithm_init,"):
                 super().setup(config)
@@ -125,17 +125,17 @@ class ARPO(Algorithm):
                 check_constructed(group._worker_manager)
 
     def _groups(self) -> list[EnvRunnerGroup]:
-        """The env runners of training, and of evaluation if it has some of its own."""
+        """The env runners of training and, if evaluation has its own, those."""
         return [group for group in (self.env_runner_group, self.eval_env_runner_group) if group is not None]
 
     @cached_property
     def _log(self) -> IterationLog:
         return IterationLog(self.metrics)
 
-    def _settled(self, config: ARPOConfig) -> ARPOConfig:
-        """Decides what the configuration leaves open; results state it.
+    def _decided(self, config: ARPOConfig) -> ARPOConfig:
+        """Fills in what the configuration leaves open; the result records it.
 
-        A trial that was given no seed draws one, which checkpoints keep, so that trials differ. `weight_sync` names a
+        A trial without a seed draws one, and its checkpoints keep it. `weight_sync="auto"` becomes the name of a
         transport; checkpoints keep "auto", because they may be restored on other machines.
         """
         storage = self._storage  # Tune's; RLlib drops the trial's id.
