@@ -1,30 +1,46 @@
-"""The learner connector pipeline, from episodes to packed trees. Each step adds one thing."""
+"""The learner connector: from a question's tree to rewards, advantages and weights, and on to packed tokens.
+
+docs/design.md has the formulas, from "Group advantage" to "Weights", and under "Attribution".
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 from ray.rllib.connectors.learner import LearnerConnectorPipeline
 
-from rllib_arpo.connectors.steps import (
-    Attribution,
-    BatchAdvantage,
-    DepthFirstPacking,
-    EpisodesToTrees,
-    LeafWeights,
-    OverlongPenalty,
-    QuestionAdvantage,
-    RewardsToGo,
+from rllib_arpo.core.advantages import (
+    ATTRIBUTIONS,
+    LEAF_WEIGHTINGS,
+    NodeAttribution,
+    batch_advantages,
+    group_reward_scale,
+    leaf_ranges,
+    leaf_weights,
+    overlong_penalty,
+    reward_scale,
+    to_go_offsets,
 )
+from rllib_arpo.core.columns import JUDGED_TREES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
+from rllib_arpo.core.credit import advantages_of, credit_of
+from rllib_arpo.core.packing import pack_tree
 from rllib_arpo.core.settings import settings_from
+from rllib_arpo.core.token_counts import response_tokens
+from rllib_arpo.core.tree import QuestionTree, TreeLayout, depth_first_layout
+from rllib_arpo.rollout.episodes import TreeEpisode
+
+#: The `baseline` that needs the other questions' rewards.
+BATCH = "batch"
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineSettings:
-    """The settings of the steps; the attributes have the names of `ARPOConfig`'s, except `with_entropies`.
+    """The settings of the connector; the attributes have the names of `ARPOConfig`'s, except `with_entropies`.
 
     `with_entropies`: whether advantages depend on the entropies of the tokens.
     """
@@ -44,52 +60,112 @@ class PipelineSettings:
         return settings_from(cls, config, with_entropies=config.entropy_advantage_coeff > 0)
 
 
-#: The `baseline` that needs the other questions' rewards.
-BATCH = "batch"
+@dataclass(frozen=True, slots=True)
+class JudgedTree:
+    """A question's tree with what the update computes for its leaves; L leaves count, and the layout has N nodes.
+
+    Attributes:
+        rewards: [L] float64, `leaf_rewards`.
+        advantages: [L] float64, of each leaf in its last turn.
+        by_node: [N, L], the advantages at each node where they differ from turn to turn; otherwise `advantages`.
+        weights: [L], unnormalised: the learner divides by the minibatch's denominator.
+        offsets: [N], what is taken from the advantages at each node; None unless `returns="to_go"`.
+    """
+
+    tree: QuestionTree
+    layout: TreeLayout
+    rewards: np.ndarray
+    advantages: np.ndarray
+    by_node: np.ndarray
+    weights: np.ndarray
+    offsets: np.ndarray | None
+
+    def attribution(self, name: str) -> NodeAttribution:
+        """The loss's input per node; `name` is a key of `ATTRIBUTIONS`."""
+        return ATTRIBUTIONS[name](self.by_node, self.weights, *leaf_ranges(self.layout), self.offsets)
 
 
-def reward_connectors(settings: PipelineSettings) -> list[ConnectorV2]:
-    """The steps that end with the final rewards. The driver runs them too, for the statistics of the whole batch."""
-    steps: list[ConnectorV2] = [EpisodesToTrees()]
-    if settings.overlong_buffer_tokens is not None:
-        steps.append(
-            OverlongPenalty(
-                max_response_tokens=settings.max_response_tokens, overlong_buffer_tokens=settings.overlong_buffer_tokens
-            )
-        )
-    return steps
+def leaf_rewards(tree: QuestionTree, layout: TreeLayout, settings: PipelineSettings) -> np.ndarray:
+    """The returns of the leaves that count, [L] float64, with the overlong penalty if the settings have one.
+
+    The penalty is DAPO's for long responses (arXiv 2503.14476, eq. 13). A response is what `max_response_tokens`
+    counts: the generated and the tool tokens of the leaf's whole path. Logged rewards stay as the environment gave
+    them.
+    """
+    rewards, buffer = tree.returns()[list(layout.leaves)], settings.overlong_buffer_tokens
+    if buffer is None:
+        return rewards
+    return rewards + [
+        overlong_penalty(number, settings.max_response_tokens, buffer) for number in response_tokens(tree, layout)
+    ]
 
 
-def advantage_connectors(settings: PipelineSettings) -> list[ConnectorV2]:
-    """The steps that end with the advantages and the weights of the leaves. The record of trees runs them too."""
-    of_batch = settings.baseline == BATCH
-    own = QuestionAdvantage(credit=settings.baseline, normalize_std=settings.normalize_std)
-    steps = [*reward_connectors(settings), BatchAdvantage() if of_batch else own]
+def judge(tree: QuestionTree, settings: PipelineSettings, statistics: Any) -> JudgedTree:
+    """Computes the advantages and the weights of a question's leaves.
+
+    Args:
+        statistics: mean and standard deviation of the rewards of the whole batch (`QuestionBatch.statistics`), of which
+            a learner sees only a part; `BATCH` (REINFORCE++) compares with them.
+    """
+    layout = depth_first_layout(tree)
+    rewards, by_node = leaf_rewards(tree, layout, settings), None
+    if settings.baseline == BATCH:
+        advantages = batch_advantages(rewards, statistics.mean, statistics.std)
+        scale = reward_scale(statistics.std)
+    else:
+        credit = credit_of(settings.baseline)
+        advantages, by_node = advantages_of(credit, rewards, tree, layout, settings.normalize_std)
+        scale = group_reward_scale(rewards, settings.normalize_std)
+    weighting, offsets = settings.leaf_weighting, None
     if settings.returns == "to_go":
-        own_deviation = settings.normalize_std and not of_batch
-        steps.append(RewardsToGo(normalize_std=own_deviation, leaf_weighting=settings.leaf_weighting))
-    steps.append(
-        LeafWeights(
-            loss_aggregation=settings.loss_aggregation,
-            leaf_weighting=settings.leaf_weighting,
-            max_response_tokens=settings.max_response_tokens,
-        )
+        offsets = to_go_offsets(tree, layout, LEAF_WEIGHTINGS[weighting](layout), scale)
+    return JudgedTree(
+        tree,
+        layout,
+        rewards,
+        advantages,
+        by_node=advantages if by_node is None else by_node,
+        weights=leaf_weights(tree, layout, settings.loss_aggregation, weighting, settings.max_response_tokens),
+        offsets=offsets,
     )
-    return steps
+
+
+class TreeConnector(ConnectorV2):
+    """Adds, per question, JUDGED_TREES (`JudgedTree`) and PACKED_TREES (`PackedTree`), and for all REWARD_SCALE.
+
+    The learner cuts and joins the packed trees into passes. REWARD_SCALE is the number by which the rewards of the
+    batch as a whole are divided: 1 unless the baseline is `BATCH`.
+    """
+
+    def __init__(self, settings: PipelineSettings, *spaces: Any) -> None:
+        super().__init__(*spaces)
+        self._settings = settings
+
+    def __call__(
+        self, *, batch: dict[str, Any], episodes: Sequence[TreeEpisode], shared_data: dict[str, Any], **kwargs: Any
+    ) -> dict[str, Any]:
+        settings, statistics = self._settings, shared_data[REWARD_STATISTICS]
+        trees = [judge(episode.tree, settings, statistics) for episode in episodes]
+        batch[JUDGED_TREES] = trees
+        batch[PACKED_TREES] = [
+            pack_tree(
+                judged.tree,
+                judged.layout,
+                judged.attribution(settings.attribution),
+                with_entropies=settings.with_entropies,
+            )
+            for judged in trees
+        ]
+        batch[REWARD_SCALE] = reward_scale(statistics.std) if settings.baseline == BATCH else 1.0
+        return batch
 
 
 def build_learner_pipeline(
     settings: PipelineSettings, input_observation_space: Any = None, input_action_space: Any = None
 ) -> LearnerConnectorPipeline:
-    """From episodes to PACKED_TREES; it has none of RLlib's default connectors, which pad and batch single steps.
+    """RLlib's pipeline with the connector; it has none of RLlib's default ones, which pad and batch single steps.
 
     It has none of the user's connectors either: the driver runs those before it plans the update (`users.py`).
     """
-    steps = [
-        *advantage_connectors(settings),
-        Attribution(attribution=settings.attribution),
-        DepthFirstPacking(with_entropies=settings.with_entropies),
-    ]
-    return LearnerConnectorPipeline(
-        input_observation_space=input_observation_space, input_action_space=input_action_space, connectors=steps
-    )
+    spaces = input_observation_space, input_action_space
+    return LearnerConnectorPipeline(*spaces, connectors=[TreeConnector(settings, *spaces)])

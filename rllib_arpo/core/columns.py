@@ -1,23 +1,14 @@
 """Names of the columns that the learner connectors pass on and that the RLModule and the loss read.
 
-Per question (lists with one entry per question, in the order of the episodes): `TREES` to `PACKED_TREES`. Per token
-of a packed pass ([T]): `TOKEN_IDS` to `LOSS_MASK`. Per loss token of a packed pass ([K]): the others. See
+Per question (lists with one entry per question, in the order of the episodes): `JUDGED_TREES` and `PACKED_TREES`. Per
+token of a packed pass ([T]): `TOKEN_IDS` to `LOSS_MASK`. Per loss token of a packed pass ([K]): the others. See
 `core/packing.py` for the layout.
 """
 
-TREES = "trees"
-LAYOUTS = "layouts"
-LEAF_REWARDS = "leaf_rewards"
-LEAF_ADVANTAGES = "leaf_advantages"
-#: Per question [N, L] float64, the advantages of the leaves at each node, or None: LEAF_ADVANTAGES holds at all nodes.
-NODE_ADVANTAGES = "node_advantages"
-LEAF_WEIGHTS = "leaf_weights"
+JUDGED_TREES = "judged_trees"
+PACKED_TREES = "packed_trees"
 #: The number by which the baseline divides the rewards of the whole batch: one float, the same on every learner.
 REWARD_SCALE = "reward_scale"
-#: The offsets of the leaves' advantages at each node; only with `returns="to_go"`.
-NODE_OFFSETS = "node_offsets"
-NODE_ATTRIBUTIONS = "node_attributions"
-PACKED_TREES = "packed_trees"
 
 TOKEN_IDS = "token_ids"
 POSITION_IDS = "position_ids"

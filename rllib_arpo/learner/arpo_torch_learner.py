@@ -24,6 +24,7 @@ from ray.rllib.utils.metrics import (
 )
 from torch import Tensor
 
+from rllib_arpo.connectors import JudgedTree
 from rllib_arpo.core.columns import (
     A_NEG,
     A_POS,
@@ -31,14 +32,13 @@ from rllib_arpo.core.columns import (
     DENOMINATOR,
     ENTROPY,
     ENTROPY_STATISTICS,
-    LAYOUTS,
+    JUDGED_TREES,
     LOG_PROBS,
     OLD_LOG_PROBS,
     PACKED_TREES,
     REFERENCE_LOG_PROBS,
     REWARD_SCALE,
     REWARD_STATISTICS,
-    TREES,
     WEIGHT,
 )
 from rllib_arpo.core.loss import (
@@ -177,7 +177,7 @@ class ARPOTorchLearner(StatefulLearner):
             metrics=self.metrics,
         )
         if self.config.kl_in_reward:
-            check_one_context(columns[TREES])
+            check_one_context([judged.tree for judged in columns[JUDGED_TREES]])
         self._totals = Totals(self._device)
         add_questions(self._totals, columns)
         pieces = self._score(
@@ -233,7 +233,8 @@ class ARPOTorchLearner(StatefulLearner):
 
     def _update_minibatch(self, minibatch: Minibatch, pieces: list[Piece], columns: dict[str, Any]) -> float:
         """One optimizer step; returns the norm of the gradient before clipping."""
-        question_ids = [columns[TREES][question].question_id for question in minibatch.questions]
+        trees: list[JudgedTree] = columns[JUDGED_TREES]
+        question_ids = [trees[question].tree.question_id for question in minibatch.questions]
         self._zero_gradients()
         failed: set[int] = set()
         constants = {
@@ -244,7 +245,7 @@ class ARPOTorchLearner(StatefulLearner):
         for group in self._passes(pieces):
             if not self._accumulate_gradients(group, constants):
                 failed.update(piece.question for piece in group)
-        failed_ids = gather_names([columns[TREES][q].question_id for q in sorted(failed)], self.distributed)
+        failed_ids = gather_names([trees[q].tree.question_id for q in sorted(failed)], self.distributed)
         if failed_ids:
             message = f"The loss is not finite in the pass of the questions {failed_ids}."
             raise NonFiniteLossError(message, failed_ids)
@@ -259,7 +260,7 @@ class ARPOTorchLearner(StatefulLearner):
             self.apply_gradients(gradients)
         self._zero_gradients()
         self._totals.add(Total.QUESTIONS_TRAINED, len(question_ids))
-        self._log_steps_trained(sum(len(columns[LAYOUTS][question].nodes) for question in minibatch.questions))
+        self._log_steps_trained(sum(len(trees[question].layout.nodes) for question in minibatch.questions))
         return norm
 
     @staticmethod

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_REWARDS, PACKED_TREES, TREES
+from rllib_arpo.core.columns import JUDGED_TREES, PACKED_TREES
 from rllib_arpo.core.metric import LEARNER, PROGRESS, Metric, mean, measure
 from rllib_arpo.core.token_counts import flat_tokens, shared_tokens
 
@@ -62,15 +62,13 @@ class Totals:
 
 def add_questions(totals: Totals, columns: dict[str, Any]) -> None:
     """Adds the statistics of a shard that are known before the update: sizes, and whether rewards differ."""
-    for tree, layout, advantages in zip(columns[TREES], columns[LAYOUTS], columns[LEAF_ADVANTAGES], strict=True):
-        totals.add(Total.TOKENS_FLAT, flat_tokens(tree, layout))
-        shared, mixed = shared_tokens(tree, layout, advantages)
+    for judged, packed in zip(columns[JUDGED_TREES], columns[PACKED_TREES], strict=True):
+        totals.add(Total.TOKENS_FLAT, flat_tokens(judged.tree, judged.layout))
+        shared, mixed = shared_tokens(judged.tree, judged.layout, judged.advantages)
         totals.add(Total.TOKENS_SHARED, shared)
         totals.add(Total.TOKENS_MIXED, mixed)
-    for packed in columns[PACKED_TREES]:
         totals.add(Total.TOKENS_UNIQUE, packed.num_tokens)
-    for rewards in columns[LEAF_REWARDS]:
-        totals.add(Total.GROUPS_WITHOUT_SIGNAL, len(set(rewards.tolist())) < 2)
+        totals.add(Total.GROUPS_WITHOUT_SIGNAL, len(set(judged.rewards.tolist())) < 2)
 
 
 @dataclass(frozen=True, slots=True)

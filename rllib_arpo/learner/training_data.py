@@ -14,12 +14,12 @@ import numpy as np
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.learner.training_data import TrainingData
 
-from rllib_arpo.connectors import BATCH, PipelineSettings, reward_connectors
+from rllib_arpo.connectors import BATCH, PipelineSettings, leaf_rewards
 from rllib_arpo.core.advantages import loss_denominator, mean_and_std
-from rllib_arpo.core.columns import LAYOUTS, LEAF_REWARDS, TREES
 from rllib_arpo.core.entropy_advantage import EntropyStatistics, entropy_statistics, unique_entropies
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.core.token_counts import unique_tokens
+from rllib_arpo.core.tree import depth_first_layout
 from rllib_arpo.rollout.episodes import TreeEpisode
 
 
@@ -92,10 +92,8 @@ class QuestionBatch(TrainingData):
         if not episodes:
             raise ValueError("there is no question to train on")
         pipeline = settings.pipeline
-        columns: dict[str, Any] = {}
-        for piece in reward_connectors(pipeline):
-            columns = piece(rl_module=None, batch=columns, episodes=list(episodes))
-        questions = list(zip(columns[TREES], columns[LAYOUTS], strict=True))
+        questions = [(episode.tree, depth_first_layout(episode.tree)) for episode in episodes]
+        rewards = [leaf_rewards(tree, layout, pipeline) for tree, layout in questions]
         denominators = [
             loss_denominator(tree, layout, pipeline.loss_aggregation, pipeline.leaf_weighting)
             for tree, layout in questions
@@ -103,7 +101,7 @@ class QuestionBatch(TrainingData):
         entropies = None
         if pipeline.with_entropies:
             entropies = [unique_entropies(tree, layout) for tree, layout in questions]
-        compared = [np.concatenate(columns[LEAF_REWARDS])] if pipeline.baseline == BATCH else columns[LEAF_REWARDS]
+        compared = [np.concatenate(rewards)] if pipeline.baseline == BATCH else rewards
         orders = _epoch_orders(len(episodes), settings.num_epochs, seed if settings.shuffle_batch_per_epoch else None)
         return cls(
             episodes=list(episodes),
@@ -116,9 +114,9 @@ class QuestionBatch(TrainingData):
                 for order in orders
                 for chunk in _chunks(order, settings.questions_per_minibatch)
             ),
-            statistics=RewardStatistics(*mean_and_std(np.concatenate(columns[LEAF_REWARDS]))),
+            statistics=RewardStatistics(*mean_and_std(np.concatenate(rewards))),
             num_tokens=tuple(unique_tokens(tree, layout) for tree, layout in questions),
-            has_signal=any(len(np.unique(rewards)) > 1 for rewards in compared),
+            has_signal=any(len(np.unique(values)) > 1 for values in compared),
         )
 
     def shard(

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from ray.rllib.connectors.connector_v2 import ConnectorV2
 
-from rllib_arpo.connectors import PipelineSettings, advantage_connectors
-from rllib_arpo.connectors.steps import judged_by
-from rllib_arpo.core.advantages import NodeAttribution, hard_attribution, leaf_ranges, soft_attribution
-from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS, NODE_OFFSETS, REWARD_STATISTICS, TREES
-from rllib_arpo.core.tree import QuestionTree, TreeLayout
+from rllib_arpo.connectors import JudgedTree, PipelineSettings, judge
 from rllib_arpo.envs.protocols.prompts import load_tokenizer
-from rllib_arpo.record.question import QuestionFacts, RecordedQuestion, TreeAdvantages, TurnAdvantages, TurnKey
+from rllib_arpo.record.question import QuestionFacts, RecordedQuestion, TreeAdvantages, TurnAdvantages
 from rllib_arpo.record.rows import question_rows
 from rllib_arpo.record.schema import EVALUATION, SCHEMA, SETTINGS_KEY, TRAINING, VERSION, VERSION_KEY
 from rllib_arpo.rollout.episodes import TreeEpisode
@@ -52,14 +46,14 @@ class RecordSettings:
         model: whose tokenizer decodes.
         share: of the training questions that are recorded (`record_share`); None: only questions that end the run are.
         training, evaluation: the settings that the files of each purpose state.
-        advantages: (episodes, statistics of the rewards of the whole batch) -> the advantages of each.
+        pipeline: the settings by which the update computes advantages.
     """
 
     model: str
     share: float | None
     training: dict[str, Any]
     evaluation: dict[str, Any]
-    advantages: Callable[[Sequence[TreeEpisode], Any], list[TreeAdvantages]]
+    pipeline: PipelineSettings
 
     @classmethod
     def from_config(cls, config: ARPOConfig) -> RecordSettings:
@@ -69,7 +63,7 @@ class RecordSettings:
             share=config.record_share,
             training=_stated(config),
             evaluation=_stated(held_out),
-            advantages=partial(_tree_advantages, advantage_connectors(PipelineSettings.from_config(config))),
+            pipeline=PipelineSettings.from_config(config),
         )
 
 
@@ -87,56 +81,25 @@ def stated(model: str, rollout: RolloutSettings) -> dict[str, Any]:
     return {"model_name_or_path": model, **settings, **branching}
 
 
-def _tree_advantages(
-    connectors: Sequence[ConnectorV2], episodes: Sequence[TreeEpisode], statistics: Any
-) -> list[TreeAdvantages]:
-    """The advantages of these questions, which may be a part of the batch, by the connectors of the learner.
-
-    Args:
-        connectors: those of the learner that end with the advantages (`advantage_connectors`).
-        statistics: of the rewards of the whole batch (`QuestionBatch.statistics`).
-    """
-    columns: dict[str, Any] = {}
-    for piece in connectors:
-        columns = piece(
-            rl_module=None, batch=columns, episodes=list(episodes), shared_data={REWARD_STATISTICS: statistics}
-        )
-    return [
-        TreeAdvantages(
-            {tree.trajectories[leaf].agent_id: float(a) for leaf, a in zip(layout.leaves, of_leaves, strict=True)},
-            _turn_advantages(
-                tree,
-                layout,
-                soft_attribution(advantages, weights, *leaf_ranges(layout), offsets),
-                hard_attribution(advantages, weights, *leaf_ranges(layout), offsets),
-            ),
-        )
-        for tree, layout, of_leaves, advantages, weights, offsets in zip(
-            columns[TREES],
-            columns[LAYOUTS],
-            columns[LEAF_ADVANTAGES],
-            judged_by(columns),
-            columns[LEAF_WEIGHTS],
-            columns.get(NODE_OFFSETS, [None] * len(episodes)),
-            strict=True,
-        )
-    ]
-
-
-def _turn_advantages(
-    tree: QuestionTree, layout: TreeLayout, soft: NodeAttribution, hard: NodeAttribution
-) -> dict[TurnKey, TurnAdvantages]:
-    return {
-        (tree.trajectories[node.trajectory].agent_id, node.turn): TurnAdvantages(
-            leaves=node.leaf_end - node.leaf_begin,
-            weight=float(soft.weight[n]),
-            soft_positive=float(soft.a_pos[n]),
-            soft_negative=float(soft.a_neg[n]),
-            # One of both is 0, the other W mean(A).
-            hard_advantage=float((hard.a_pos[n] + hard.a_neg[n]) / hard.weight[n]),
-        )
-        for n, node in enumerate(layout.nodes)
-    }
+def tree_advantages(judged: JudgedTree) -> TreeAdvantages:
+    """The advantages of a question as the update computes them."""
+    tree, layout = judged.tree, judged.layout
+    soft, hard = judged.attribution("soft"), judged.attribution("hard")
+    leaves = zip(layout.leaves, judged.advantages, strict=True)
+    return TreeAdvantages(
+        {tree.trajectories[leaf].agent_id: float(advantage) for leaf, advantage in leaves},
+        {
+            (tree.trajectories[node.trajectory].agent_id, node.turn): TurnAdvantages(
+                leaves=node.leaf_end - node.leaf_begin,
+                weight=float(soft.weight[n]),
+                soft_positive=float(soft.a_pos[n]),
+                soft_negative=float(soft.a_neg[n]),
+                # One of both is 0, the other W mean(A).
+                hard_advantage=float((hard.a_pos[n] + hard.a_neg[n]) / hard.weight[n]),
+            )
+            for n, node in enumerate(layout.nodes)
+        },
+    )
 
 
 def training_table(
@@ -151,8 +114,6 @@ def training_table(
     Args:
         statistics: of the rewards of the whole batch (`QuestionBatch.statistics`).
     """
-    trained = [episode for _, episode in chosen if episode is not None]
-    advantages = iter(settings.advantages(trained, statistics))
     tokenizer = _tokenizer(settings.model)
     questions = [
         RecordedQuestion.decoded(
@@ -160,7 +121,7 @@ def training_table(
             _facts(question, purpose, iteration),
             tokenizer,
             settings.training,
-            advantages=None if episode is None else next(advantages),
+            advantages=None if episode is None else tree_advantages(judge(episode.tree, settings.pipeline, statistics)),
         )
         for question, episode in chosen
     ]

@@ -9,28 +9,10 @@ prompt [1, 2]
 
 import numpy as np
 import pytest
-from ray.rllib.connectors.learner import LearnerConnectorPipeline
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.connectors import PipelineSettings, build_learner_pipeline
-from rllib_arpo.connectors.steps import (
-    Attribution,
-    DepthFirstPacking,
-    EpisodesToTrees,
-    LeafWeights,
-    OverlongPenalty,
-    QuestionAdvantage,
-    RewardsToGo,
-)
-from rllib_arpo.core.columns import (
-    LAYOUTS,
-    LEAF_ADVANTAGES,
-    LEAF_REWARDS,
-    PACKED_TREES,
-    REWARD_SCALE,
-    REWARD_STATISTICS,
-    TREES,
-)
+from rllib_arpo.core.columns import JUDGED_TREES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
 from rllib_arpo.core.tree import StopReason, TreeLayout, TreeNode
 from rllib_arpo.learner.training_data import RewardStatistics
 from rllib_arpo.rollout.episodes import TreeEpisode
@@ -47,8 +29,9 @@ QUESTION = make_tree(
 )
 
 
-def pipeline(**overrides) -> LearnerConnectorPipeline:
-    values = {
+def run(*trees, **overrides):
+    """The columns that the learner gets; the statistics are those of a larger batch."""
+    settings = {
         "overlong_buffer_tokens": None,
         "max_response_tokens": 8,
         "baseline": "group",
@@ -59,32 +42,17 @@ def pipeline(**overrides) -> LearnerConnectorPipeline:
         "attribution": "soft",
         "with_entropies": False,
     }
-    return build_learner_pipeline(PipelineSettings(**values | overrides))
-
-
-def run(**overrides):
-    # The statistics of a larger batch.
+    pipeline = build_learner_pipeline(PipelineSettings(**settings | overrides))
     shared = {REWARD_STATISTICS: RewardStatistics(mean=0.5, std=2.0 - 1e-6)}
-    return pipeline(**overrides)(rl_module=None, episodes=[TreeEpisode(QUESTION)], shared_data=shared)
-
-
-def test_the_steps_and_those_that_an_option_adds():
-    steps = [EpisodesToTrees, QuestionAdvantage, LeafWeights, Attribution, DepthFirstPacking]
-    assert [type(step) for step in pipeline().connectors] == steps
-    dapo = pipeline(overlong_buffer_tokens=4).connectors
-    assert [type(step) for step in dapo] == [EpisodesToTrees, OverlongPenalty, *steps[1:]]
-    to_go = pipeline(returns="to_go").connectors
-    assert [type(step) for step in to_go] == [EpisodesToTrees, QuestionAdvantage, RewardsToGo, *steps[2:]]
-    aepo = ARPOConfig().training(entropy_advantage_coeff=0.2)
-    assert [PipelineSettings.from_config(c).with_entropies for c in (ARPOConfig(), aepo)] == [False, True]
+    return pipeline(rl_module=None, episodes=[TreeEpisode(tree) for tree in trees], shared_data=shared)
 
 
 def test_from_episodes_to_packed_trees():
-    batch = run()
-    assert batch[TREES] == [QUESTION]
+    batch = run(QUESTION)
+    [judged], [packed] = batch[JUDGED_TREES], batch[PACKED_TREES]
+    assert judged.tree == QUESTION
     nodes = (TreeNode(0, 0, -1, 0, 2), TreeNode(0, 1, 0, 0, 1), TreeNode(1, 0, 0, 1, 2), TreeNode(2, 0, -1, 2, 3))
-    assert batch[LAYOUTS] == [TreeLayout(nodes, leaves=(0, 1, 2))]
-    [packed] = batch[PACKED_TREES]
+    assert judged.layout == TreeLayout(nodes, leaves=(0, 1, 2))
     assert packed.token_ids.tolist() == [1, 2, 10, 11, 90, 12, 13, 14, 15, 20]
     assert packed.behavior_log_probs.tolist() == [0, 0, -0.5, -0.5, 0, -1, -2, -2, -2, -1]
     assert packed.behavior_entropies.tolist() == [0] * 10
@@ -92,8 +60,10 @@ def test_from_episodes_to_packed_trees():
     np.testing.assert_allclose(packed.a_pos, [0, 0, good, good, 0, good, 0, 0, 0, good], atol=1e-6)
     np.testing.assert_allclose(packed.a_neg, [0, 0, bad, bad, 0, 0, bad, bad, bad, 0], atol=1e-6)
     np.testing.assert_array_equal(packed.weight, [0, 0, 2, 2, 0, 1, 1, 1, 1, 1])
-    [with_entropies] = run(with_entropies=True)[PACKED_TREES]
+    [with_entropies] = run(QUESTION, with_entropies=True)[PACKED_TREES]
     assert with_entropies.behavior_entropies.tolist() == [0, 0, 1, 1, 0, 1, 1, 1, 1, 1]
+    aepo = ARPOConfig().training(entropy_advantage_coeff=0.2)
+    assert [PipelineSettings.from_config(c).with_entropies for c in (ARPOConfig(), aepo)] == [False, True]
 
 
 @pytest.mark.parametrize(("options", "rewards", "advantages", "scale"), [
@@ -110,9 +80,10 @@ def test_from_episodes_to_packed_trees():
      [5 / 12, -13 / 12, 2 / 3], 1.0),
 ])  # fmt: skip
 def test_rewards_and_advantages_of_the_leaves(options, rewards, advantages, scale):
-    batch = run(**options)
-    np.testing.assert_array_equal(batch[LEAF_REWARDS], [rewards])
-    np.testing.assert_allclose(batch[LEAF_ADVANTAGES], [advantages], atol=1e-6)
+    batch = run(QUESTION, **options)
+    [judged] = batch[JUDGED_TREES]
+    np.testing.assert_array_equal(judged.rewards, rewards)
+    np.testing.assert_allclose(judged.advantages, advantages, atol=1e-6)
     assert batch[REWARD_SCALE] == scale
 
 
@@ -120,27 +91,14 @@ def test_rewards_to_go():
     """Of two roots with the same return, one is paid at its first turn and the other at its second."""
     early = make_trajectory("0", [*paid([make_turn([2], [3])], 1.0), make_turn([4])])
     late = make_trajectory("1", [make_turn([5], [3]), make_turn([6])], reward=1.0)
-    episode = TreeEpisode(make_tree([1], [early, late]))
-    [packed] = pipeline(returns="to_go")(rl_module=None, episodes=[episode])[PACKED_TREES]
+    tree = make_tree([1], [early, late])
     # At the first turns both have all before them; at the second one has earned 1 and the other will.
-    np.testing.assert_allclose(packed.a_pos + packed.a_neg, [0, 0, 0, -0.5, 0, 0, 0.5], atol=1e-9)
-    [total] = pipeline()(rl_module=None, episodes=[episode])[PACKED_TREES]
-    assert not np.any(total.a_pos) and not np.any(total.a_neg)
+    for options, scale in (({}, 1.0), ({"baseline": "batch"}, 2.0)):
+        [to_go], [total] = (run(tree, returns=kind, **options)[PACKED_TREES] for kind in ("to_go", "total"))
+        both = np.where(total.loss_mask, total.a_pos + total.a_neg, 0)
+        np.testing.assert_allclose(to_go.a_pos + to_go.a_neg - both, np.array([0, 0, 0, -0.5, 0, 0, 0.5]) / scale)
+        assert np.any(both) == (options != {})
 
 
-def test_a_pipeline_without_episodes():
-    """A learner whose shard is empty runs it too."""
-    assert pipeline()(rl_module=None, episodes=[])[PACKED_TREES] == []
-
-
-def test_the_settings_of_a_step():
-    arguments = {"loss_aggregation": "constant", "leaf_weighting": "uniform", "max_response_tokens": 8}
-    spaces = {"input_observation_space": None, "input_action_space": None}
-    assert LeafWeights(**arguments).get_ctor_args_and_kwargs() == ((), spaces | arguments)
-    assert QuestionAdvantage(credit="group").normalize_std is True
-    with pytest.raises(
-        TypeError, match=r"^LeafWeights needs the settings \['leaf_weighting', 'max_response_tokens'\]\.$"
-    ):
-        LeafWeights(loss_aggregation="constant")
-    with pytest.raises(TypeError, match=r"^QuestionAdvantage does not have the settings \['normalise'\]\.$"):
-        QuestionAdvantage(normalise=False)
+def test_a_shard_without_episodes():
+    assert run()[PACKED_TREES] == []

@@ -58,7 +58,6 @@ def test_a_tree_by_hand():
     assert packed.position_ids.tolist() == [0, 1, 2, 3, 4, 5, 6, 5, 2]
     assert packed.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 4, 1]
     assert packed.end.tolist() == [9, 9, 8, 8, 8, 7, 7, 8, 9]
-    assert packed.node.tolist() == [-1, -1, 0, 0, 0, 1, 1, 2, 3]
     assert packed.loss_mask.tolist() == [False, False, True, False, False, True, True, True, True]
     assert packed.behavior_log_probs.tolist() == [0, 0, -0.5, 0, 0, -0.25, -0.25, -1.0, -2.0]
     assert packed.behavior_entropies.tolist() == [0] * 9
@@ -69,7 +68,7 @@ def test_a_tree_by_hand():
     dtypes = [str(getattr(packed, field.name).dtype) for field in fields(PackedTree)]
     with_entropies = pack_tree(tree, layout, attribution, with_entropies=True)
     assert with_entropies.behavior_entropies.tolist() == [0, 0, 0.5, 0, 0, 2.0, 2.0, 1.0, 1.0]
-    assert dtypes == ["int64"] * 5 + ["bool"] + ["float32"] * 2 + ["float64"] * 3
+    assert dtypes == ["int64"] * 4 + ["bool"] + ["float32"] * 2 + ["float64"] * 3
 
 
 def test_another_conversation_by_hand():
@@ -95,7 +94,6 @@ def test_another_conversation_by_hand():
     assert packed.position_ids.tolist() == [0, 1, 2, 3, 4, 5, 6, 6, 1, 2, 3]
     assert packed.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 5, 0, 8, 9]
     assert packed.end.tolist() == [11, 8, 8, 8, 8, 8, 7, 8, 11, 11, 11]
-    assert packed.node.tolist() == [-1, -1, -1, 0, 0, 1, 2, 3, 0, 0, 1]
     assert np.flatnonzero(packed.loss_mask).tolist() == [3, 4, 6, 7, 10]
     assert packed.behavior_log_probs.tolist() == [0, 0, 0, -0.5, -0.5, 0, -2.0, -1.0, 0, 0, -0.25]
     assert packed.weight.tolist() == [0, 0, 0, 5, 5, 0, 7, 8, 0, 0, 6]

@@ -7,7 +7,7 @@ import re
 import pytest
 from transformers import AutoTokenizer
 
-from rllib_arpo.connectors import steps
+from rllib_arpo import connectors
 from tests.helpers.api_agents import adder, process
 from tests.helpers.configs import small_config
 from tests.helpers.models import byte_tokenizer
@@ -65,9 +65,9 @@ def test_an_unmodified_agent_trains_with_forks(ray_cluster, calling_folder, buil
     config.adaptive_rollout(
         branching="always", entropy_window=2, max_response_tokens=1200, max_turn_tokens=100, max_tool_calls=5
     )
-    packed, pack_tree = [], steps.pack_tree
+    packed, pack_tree = [], connectors.pack_tree
     monkeypatch.setattr(
-        steps, "pack_tree", lambda *args, **kwargs: packed.append(pack_tree(*args, **kwargs)) or packed[-1]
+        connectors, "pack_tree", lambda *args, **kwargs: packed.append(pack_tree(*args, **kwargs)) or packed[-1]
     )
     algorithm = built(config)
     forks = 0
@@ -82,10 +82,8 @@ def test_an_unmodified_agent_trains_with_forks(ray_cluster, calling_folder, buil
         for tree, trained in zip(trees, packed, strict=True):
             turns = [turn.token_ids.tolist() for trajectory in tree.trajectories for turn in trajectory.turns]
             assert all(turn in replies for turn in turns)
-            found = [
-                trained.token_ids[(trained.node == node) & trained.loss_mask].tolist() for node in range(len(turns))
-            ]
-            assert sorted(found) == sorted(turns)
+            found = trained.token_ids[trained.loss_mask].tolist()
+            assert sorted(found) == sorted(token for turn in turns for token in turn)
             for trajectory, reward in zip(tree.trajectories, tree.returns(), strict=True):
                 paid = [turn.reward for turn in tree.path(trajectory.agent_id)]
                 assert paid[:-1] == [0.0] * (len(paid) - 1)

@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.connectors import PipelineSettings, build_learner_pipeline
-from rllib_arpo.core.columns import LAYOUTS, LEAF_ADVANTAGES, NODE_ATTRIBUTIONS, REWARD_STATISTICS, TREES
+from rllib_arpo.connectors import PipelineSettings, judge
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.record import schema
 from rllib_arpo.record.recorder import TreeRecorder, is_chosen
@@ -54,14 +53,11 @@ def test_the_advantages_are_those_of_the_update(model_folder, changes, attributi
         (row["question_id"], row["agent_id"], row["turn"]): row
         for row in training_table(1, chosen, RecordSettings.from_config(made), statistics).to_pylist()
     }
-    columns = build_learner_pipeline(PipelineSettings.from_config(made))(
-        rl_module=None, batch={}, episodes=episodes, shared_data={REWARD_STATISTICS: statistics}
-    )
     compared = 0
-    for tree, layout, advantages, nodes in list(
-        zip(columns[TREES], columns[LAYOUTS], columns[LEAF_ADVANTAGES], columns[NODE_ATTRIBUTIONS], strict=True)
-    )[3:9]:
-        for leaf, advantage in zip(layout.leaves, advantages, strict=True):
+    for tree in trees[3:9]:
+        judged = judge(tree, PipelineSettings.from_config(made), statistics)
+        layout, nodes = judged.layout, judged.attribution(attribution)
+        for leaf, advantage in zip(layout.leaves, judged.advantages, strict=True):
             leaf_rows = [r for k, r in rows.items() if k[:2] == (tree.question_id, tree.trajectories[leaf].agent_id)]
             assert {row["advantage"] for row in leaf_rows} == {advantage}
         for node, positive, negative, weight in zip(layout.nodes, nodes.a_pos, nodes.a_neg, nodes.weight, strict=True):

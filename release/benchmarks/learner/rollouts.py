@@ -11,16 +11,7 @@ import numpy as np
 from rllib_arpo import ARPOConfig
 from rllib_arpo.connectors import PipelineSettings, build_learner_pipeline
 from rllib_arpo.core.advantages import NodeAttribution
-from rllib_arpo.core.columns import (
-    DENOMINATOR,
-    LAYOUTS,
-    LEAF_ADVANTAGES,
-    LEAF_WEIGHTS,
-    PACKED_TREES,
-    REWARD_SCALE,
-    REWARD_STATISTICS,
-    TREES,
-)
+from rllib_arpo.core.columns import DENOMINATOR, JUDGED_TREES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
 from rllib_arpo.core.packing import PackedTree, pack_tree
 from rllib_arpo.core.tree import QuestionTree, StopReason, Trajectory, depth_first_layout
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
@@ -93,11 +84,10 @@ def make_rollouts(trees: Sequence[QuestionTree]) -> Rollouts:
     columns = build_learner_pipeline(PipelineSettings.from_config(config))(
         rl_module=None, batch={}, episodes=batch.episodes, shared_data={REWARD_STATISTICS: batch.statistics}
     )
-    by_question = zip(*(columns[name] for name in (TREES, LAYOUTS, LEAF_ADVANTAGES, LEAF_WEIGHTS)), strict=True)
     paths = [
-        _path(tree, tree.trajectories[leaf], advantage, weight)
-        for tree, layout, advantages, weights in by_question
-        for leaf, advantage, weight in zip(layout.leaves, advantages, weights, strict=True)
+        _path(judged.tree, judged.tree.trajectories[leaf], advantage, weight)
+        for judged in columns[JUDGED_TREES]
+        for leaf, advantage, weight in zip(judged.layout.leaves, judged.advantages, judged.weights, strict=True)
     ]
     [minibatch] = batch.minibatches
     scalars = {DENOMINATOR: minibatch.denominator, REWARD_SCALE: columns[REWARD_SCALE]}
