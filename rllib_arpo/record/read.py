@@ -9,8 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rllib_arpo.record.question import RecordedQuestion
-from rllib_arpo.record.rows import Row, recorded_question
+from rllib_arpo.record.question import RecordedQuestion, Row, recorded_question
 from rllib_arpo.record.schema import EVALUATION, SCHEMA, SETTINGS_KEY, VERSION, VERSION_KEY
 
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 
 from rllib_arpo.connectors import JudgedTree, PipelineSettings, judge
 from rllib_arpo.envs.protocols.prompts import load_tokenizer
-from rllib_arpo.record.question import QuestionFacts, RecordedQuestion, TreeAdvantages, TurnAdvantages
-from rllib_arpo.record.rows import question_rows
+from rllib_arpo.record.question import QuestionFacts, RecordedQuestion, TreeAdvantages, TurnAdvantages, question_rows
 from rllib_arpo.record.schema import EVALUATION, SCHEMA, SETTINGS_KEY, TRAINING, VERSION, VERSION_KEY
 from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import SampledQuestion

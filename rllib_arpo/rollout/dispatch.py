@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -17,12 +17,17 @@ from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.faults import Failure, end_env_runner, restart_env_runner
 from rllib_arpo.rollout.messages import Purpose, QuestionRef, Reply, SampledQuestion, SamplingConditions
-from rllib_arpo.rollout.question_queue import MAX_LOSSES_ALONE, AskedQuestion, QuestionQueue
 
 logger = logging.getLogger("rllib_arpo")
 
 #: Failures without a finished question after which an env runner is given up; if none is left, the run ends.
 MAX_FAILURES_IN_A_ROW = 3
+#: Times that a question may raise before it is given up.
+MAX_RAISES = 3
+#: A question that was in flight during this many failures of env runners may be the cause: it is asked alone.
+MAX_LOSSES = 2
+#: A suspect is given up when this many env runners above suspicion have failed with it: one may be a coincidence.
+MAX_LOSSES_ALONE = 2
 #: Seconds beyond a question's deadline after which an env runner without a finished question counts as hung.
 HANG_SLACK_S = 300.0
 #: An env runner answers the driver at once when a question has ended, and otherwise after this many seconds: the
@@ -67,6 +72,39 @@ class DispatchSettings:
 
 
 @dataclass(slots=True, eq=False)
+class _AskedQuestion:
+    """A question that was asked and not collected yet.
+
+    Attributes:
+        num_raised: how often it raised.
+        num_lost: how often an env runner failed with it in flight, or forgot it.
+        num_lost_alone: how often an env runner above suspicion failed while it had only this question.
+        result: what was sampled, if it was.
+        cause: why the question was given up, if it was.
+    """
+
+    ref: QuestionRef
+    num_raised: int = 0
+    num_lost: int = 0
+    num_lost_alone: int = 0
+    result: SampledQuestion | None = None
+    cause: str | None = None
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it may be the cause of the failures of env runners."""
+        return self.num_lost >= MAX_LOSSES
+
+    @property
+    def has_ended(self) -> bool:
+        return self.result is not None or self.cause is not None
+
+    def give_up(self, cause: str) -> None:
+        logger.error("The %s is given up: %s", self.ref, cause)
+        self.cause = cause
+
+
+@dataclass(slots=True, eq=False)
 class _Runner:
     """The dispatcher's view of an env runner; it outlives the env runner's restarts.
 
@@ -79,7 +117,7 @@ class _Runner:
         num_finished: questions that it has finished since it last failed.
     """
 
-    in_flight: dict[QuestionRef, AskedQuestion] = field(default_factory=dict)
+    in_flight: dict[QuestionRef, _AskedQuestion] = field(default_factory=dict)
     call: ray.ObjectRef | None = None
     called_at: float = 0.0
     heard_at: float = 0.0
@@ -87,7 +125,7 @@ class _Runner:
     num_finished: int = 0
 
     @property
-    def suspect(self) -> AskedQuestion | None:
+    def suspect(self) -> _AskedQuestion | None:
         """The suspect in flight, which is then the only question."""
         return next((question for question in self.in_flight.values() if question.is_suspect), None)
 
@@ -113,13 +151,21 @@ class QuestionDispatcher:
         self._settings = settings
         self._restore = restore
         self._runners: defaultdict[int, _Runner] = defaultdict(_Runner)
-        self._queue = QuestionQueue()
+        #: All questions that were asked and not collected yet.
+        self._asked: dict[QuestionRef, _AskedQuestion] = {}
+        #: Those that no env runner has, in the order in which they are handed out, and those that must be asked alone.
+        self._waiting: deque[_AskedQuestion] = deque()
+        self._suspects: deque[_AskedQuestion] = deque()
         self._missing: dict[QuestionRef, str] = {}
         self._metrics: dict[Purpose, list[dict[str, Any]]] = {purpose: [] for purpose in Purpose}
 
     def ask(self, refs: Sequence[QuestionRef]) -> None:
         """Queues questions; those for evaluation go before all that are waiting."""
-        self._queue.ask(refs)
+        new = [_AskedQuestion(ref) for ref in refs]
+        self._asked |= {question.ref: question for question in new}
+        first = [question for question in new if question.ref.purpose == Purpose.EVALUATION]
+        last = [question for question in new if question.ref.purpose == Purpose.TRAINING]
+        self._waiting = deque([*first, *self._waiting, *last])
 
     def collect(self, refs: Sequence[QuestionRef], conditions: SamplingConditions) -> list[SampledQuestion]:
         """Waits for these questions, which were asked before, and returns them in their order.
@@ -137,9 +183,9 @@ class QuestionDispatcher:
             # The driver has heard nobody while it did something else.
             runner.heard_at = time.monotonic()
         # Questions to be sampled during the update must be handed out before it.
-        while not self._queue.have_ended(refs) or (self._settings.overlaps and self._queue.waiting):
+        while not all(self._asked[ref].has_ended for ref in refs) or (self._settings.overlaps and self._waiting):
             self._exchange(conditions)
-        questions = self._queue.pop(refs)
+        questions = [self._asked.pop(ref) for ref in refs]
         self._missing |= {q.ref: q.cause for q in questions if q.cause is not None}
         return [q.result for q in questions if q.result is not None]
 
@@ -188,8 +234,8 @@ class QuestionDispatcher:
         for runner in self._runners.values():
             runner.in_flight.clear()
             runner.call = None
-        self._queue.clear()
-        self._missing.clear()
+        for container in (self._asked, self._waiting, self._suspects, self._missing):
+            container.clear()
 
     def _exchange(self, conditions: SamplingConditions) -> None:
         """Hands new questions to the env runners that can be called, and takes in the answers of all."""
@@ -211,17 +257,17 @@ class QuestionDispatcher:
         fewest_failures = min((runner.num_failures for runner in runners.values()), default=0)
         for number in sorted(shares, key=lambda number: -runners[number].num_finished):
             runner = runners[number]
-            if self._queue.suspects and not runner.in_flight and runner.num_failures == fewest_failures:
-                shares[number].append(_hand_out(self._queue.suspects.popleft(), runner))
+            if self._suspects and not runner.in_flight and runner.num_failures == fewest_failures:
+                shares[number].append(_hand_out(self._suspects.popleft(), runner))
         runners = {number: runner for number, runner in runners.items() if runner.suspect is None}
-        while self._queue.waiting and runners:
-            purpose = self._queue.waiting[0].ref.purpose
+        while self._waiting and runners:
+            purpose = self._waiting[0].ref.purpose
             # Wait for the env runner with the fewest questions; otherwise the one that happens to be free would get all
             # of them.
             number = min(runners, key=lambda n: (runners[n].load(purpose), n not in shares))
             if number not in shares or runners[number].load(purpose) >= self._room(purpose):
                 break
-            shares[number].append(_hand_out(self._queue.waiting.popleft(), runners[number]))
+            shares[number].append(_hand_out(self._waiting.popleft(), runners[number]))
         return {number: share for number, share in shares.items() if self._runners[number].in_flight}
 
     def _room(self, purpose: Purpose) -> float:
@@ -280,20 +326,35 @@ class QuestionDispatcher:
         for failed in outcome.failed:
             if question := runner.in_flight.pop(failed.ref, None):
                 logger.warning("%s failed.\n%s", failed.ref, failed.failure.traceback)
-                self._queue.put_back_raised(question, failed.failure)
+                self._put_back_raised(question, failed.failure)
         if outcome.questions or outcome.failed:
             runner.num_failures = 0
             runner.heard_at = time.monotonic()
         forgotten = [ref for ref in runner.in_flight if ref not in outcome.in_flight]
-        self._queue.put_back([runner.in_flight.pop(ref) for ref in forgotten])
+        self._put_back([runner.in_flight.pop(ref) for ref in forgotten])
         silence = time.monotonic() - runner.heard_at
         if runner.in_flight and silence > self._settings.question_deadline_s + HANG_SLACK_S:
             return self._lose(number, f"no question has ended for {silence:.0f} s", restart=True)
         return None
 
+    def _put_back(self, questions: Sequence[_AskedQuestion]) -> None:
+        """Queues lost questions before all others; those that were lost repeatedly will be asked alone."""
+        for question in questions:
+            question.num_lost += 1
+        self._waiting.extendleft(reversed([question for question in questions if not question.is_suspect]))
+        self._suspects.extend(question for question in questions if question.is_suspect)
+
+    def _put_back_raised(self, question: _AskedQuestion, failure: Failure) -> None:
+        """Queues a question that raised before all others, unless it would raise again or has raised too often."""
+        question.num_raised += 1
+        if failure.retry and question.num_raised < MAX_RAISES:
+            (self._suspects if question.is_suspect else self._waiting).appendleft(question)
+        else:
+            question.give_up(failure.message)
+
     def _forget(self, runner: _Runner) -> None:
         """Takes back the questions of an env runner that is out of service."""
-        self._queue.put_back([*runner.in_flight.values()])
+        self._put_back([*runner.in_flight.values()])
         runner.in_flight.clear()
         runner.call = None
 
@@ -337,7 +398,7 @@ class QuestionDispatcher:
             if all_failed or time.monotonic() > limit:
                 for runner in runners:
                     runner.num_failures = 0
-                missing = self._queue.num_missing()
+                missing = sum(not question.has_ended for question in self._asked.values())
                 why = f"failed {MAX_FAILURES_IN_A_ROW} times in a row" if all_failed else "does not come back"
                 raise RuntimeError(f"Every env runner {why}; {missing} questions are missing. Last cause: {cause}")
             time.sleep(1.0)
@@ -347,7 +408,7 @@ class QuestionDispatcher:
         return self._group.num_remote_env_runners() == 0
 
 
-def _hand_out(question: AskedQuestion, runner: _Runner) -> QuestionRef:
+def _hand_out(question: _AskedQuestion, runner: _Runner) -> QuestionRef:
     if not runner.in_flight:
         runner.heard_at = time.monotonic()
     runner.in_flight[question.ref] = question

@@ -4,6 +4,7 @@ Follows docs/design.md, "Adaptive rollout"; the numbers in brackets below are it
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
@@ -12,7 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.core.branching import NodeEvidence, branch_probability, decides_by_p, num_forks
+from rllib_arpo.core.branching import (
+    NodeEvidence,
+    branch_probability,
+    decides_by_p,
+    num_forks,
+    num_initial_rollouts,
+)
+from rllib_arpo.core.entropy import entropy_delta, entropy_level, running_delta
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, TurnTimes, fork_path
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused, finite
@@ -28,7 +36,6 @@ from rllib_arpo.envs.forkable_env import (
 )
 from rllib_arpo.rollout.agent import Agent, plain_step_info, turn_of
 from rllib_arpo.rollout.engine_loop import EngineLoop
-from rllib_arpo.rollout.entropy_measure import EntropyMeasure
 from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.fork_schedule import ForkCandidate, make_schedule
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, TrajectoryError
@@ -63,7 +70,7 @@ class TreeSampler:
         self._env = env
         self._engine = engine
         self._settings = settings
-        self._measure = EntropyMeasure(settings, vocab_size)
+        self._vocab_size = vocab_size
         self._num_token_ids = num_token_ids
         self._on_progress = on_progress
         self._ref = question
@@ -289,20 +296,43 @@ class TreeSampler:
         elif agent.parent is None:
             agent.initial_entropies = entropies
             if len(self._agents) == 1 and self._settings.monitors_entropy:
-                for trajectory in self._added_roots(self._measure.num_roots(entropies) - 1):
+                for trajectory in self._added_roots(self._monitored_roots(entropies) - 1):
                     self._group.create_task(trajectory)
 
     def _examine(self, agent: Agent, num_path_turns: int, entropies: np.ndarray) -> None:
         """[2] measures the node before the turn that begins with `entropies`; a top-up's node gets no decision."""
         assert agent.initial_entropies is not None  # The root's first turn is generated.
-        delta = self._measure.delta(entropies, agent.turns[-1].tool, agent.initial_entropies)
-        agent.decisions[num_path_turns] = ForkDecision(self._measure.level(entropies), delta)
+        delta = self._delta(entropies, agent.turns[-1].tool, agent.initial_entropies)
+        level = _finite_entropy(entropy_level(entropies, self._vocab_size, self._settings.entropy_normalization))
+        agent.decisions[num_path_turns] = ForkDecision(level, delta)
         if agent.topped_up:
             return
         if self._places() and self._may_fork:
             self._schedule.add(self._candidate(agent, num_path_turns, delta))
         self._schedule.passed(agent.agent_id, num_path_turns)
         self._decide_due()
+
+    def _delta(self, entropies: np.ndarray, tool: str, initial: np.ndarray) -> float:
+        """dH at a response of `tool`, before `entropies`; `initial` are those of the root's first tokens."""
+        earlier = self._settings.rollout_reference.by_tool.get(tool)
+        if self._settings.entropy_baseline == "running" and earlier is not None:
+            return self._running_delta(entropies, earlier)
+        return _finite_entropy(
+            entropy_delta(entropies, initial, self._vocab_size, self._settings.entropy_normalization)
+        )
+
+    def _running_delta(self, entropies: np.ndarray, earlier: float) -> float:
+        return _finite_entropy(
+            running_delta(entropies, earlier, self._vocab_size, self._settings.entropy_normalization)
+        )
+
+    def _monitored_roots(self, entropies: np.ndarray) -> int:
+        """AEPO: the first tokens of the first root determine the number of roots, including itself."""
+        settings = self._settings
+        after_tool, sensitivity = settings.rollout_reference.after_tool, settings.pre_monitoring_sensitivity
+        assert after_tool is not None  # `monitors_entropy` says so.
+        assert sensitivity is not None
+        return num_initial_rollouts(self._running_delta(entropies, after_tool), settings.num_rollouts, sensitivity)
 
     def _candidate(self, agent: Agent, num_path_turns: int, delta: float) -> ForkCandidate:
         if not self._schedule.defers:
@@ -390,3 +420,10 @@ class TreeSampler:
         self._add(child)
         self._group.create_task(self._run(child))
         return True
+
+
+def _finite_entropy(value: float) -> float:
+    """Raises ValueError where the engine's entropies are not finite: later questions would follow them."""
+    if not math.isfinite(value):
+        raise ValueError(f"the engine's entropies must be finite, got {value}")
+    return value

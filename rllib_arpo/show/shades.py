@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from rllib_arpo.core.tree import Turn
-from rllib_arpo.record.texts import TurnText
+from rllib_arpo.record.question import TurnText
 
 #: Nats: a token has shade i if i of these are not above its entropy. They are the same on every page.
 EDGES = (0.05, 0.2, 0.5, 0.9, 1.4, 2.0, 3.0)

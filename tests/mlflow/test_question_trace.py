@@ -6,9 +6,8 @@ import pyarrow as pa
 
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, TurnTimes
 from rllib_arpo.mlflow.question_trace import QuestionTrace, trace_scores, trace_tags
-from rllib_arpo.record.question import QuestionFacts, RecordedQuestion
+from rllib_arpo.record.question import QuestionFacts, RecordedQuestion, question_rows
 from rllib_arpo.record.read import questions_of
-from rllib_arpo.record.rows import question_rows
 from rllib_arpo.record.schema import SCHEMA
 from tests.record.trees import SEARCH, TOKENIZER, TREE, ids, turn
 

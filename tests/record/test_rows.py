@@ -7,10 +7,16 @@ import pyarrow as pa
 import pytest
 
 from rllib_arpo.core.tree import QuestionTree, fork_path
-from rllib_arpo.record.question import QuestionFacts, RecordedQuestion, TreeAdvantages, TurnAdvantages
-from rllib_arpo.record.rows import question_rows, recorded_question
+from rllib_arpo.record.question import (
+    QuestionFacts,
+    RecordedQuestion,
+    TreeAdvantages,
+    TurnAdvantages,
+    question_rows,
+    recorded_question,
+    token_text,
+)
 from rllib_arpo.record.schema import ANSWER, SCHEMA
-from rllib_arpo.record.texts import token_text
 from tests.helpers.models import TOKENIZER_SIZE
 from tests.helpers.trees import assert_same, random_tree
 from tests.record.trees import TOKENIZER, TREE, ids

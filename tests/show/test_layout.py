@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from rllib_arpo.core.tree import Trajectory, Turn
-from rllib_arpo.record.texts import TurnText
+from rllib_arpo.record.question import TurnText
 from rllib_arpo.show.layout import tree_layout
 from rllib_arpo.show.shades import StripPart, TextPart, strip, text_parts
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
