@@ -95,8 +95,7 @@ def _probability(node: NodeEvidence, params: BranchingParams, rng: np.random.Gen
 
 def _random(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
     """The control: all Z children with a fixed probability, drawn once per node; the entropy is ignored."""
-    if params.random_fork_probability is None:
-        raise ValueError('branching="random" needs random_fork_probability')
+    assert params.random_fork_probability is not None  # The option's rule says so.
     return params.branch_width if rng.random() < params.random_fork_probability else 0
 
 
@@ -210,7 +209,6 @@ def num_forks(node: NodeEvidence, budget_left: int, params: BranchingParams, rng
         0 .. min(branch_width, budget_left).
 
     Raises:
-        ValueError: "random" without its probability.
         KeyError: the rule is unknown.
     """
     wanted = BRANCHING_RULES[params.branching].children
