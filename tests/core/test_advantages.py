@@ -4,8 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings
 
 from rllib_arpo.core.advantages import (
     ATTRIBUTIONS,
@@ -86,11 +85,8 @@ def test_a_group_without_signal_has_advantage_zero_exactly(rewards: list[float])
 def test_batch_advantages_by_hand():
     expected = np.array([0.5, -1.5]) / (0.5 + 1e-6)
     np.testing.assert_allclose(batch_advantages(np.array([1.0, -1.0]), 0.5, 0.5), expected, rtol=1e-14)
-
-
-def test_a_batch_of_equal_rewards_is_not_scaled():
-    assert reward_scale(0.25) == 0.25 + 1e-6
-    assert (reward_scale(0.0), reward_scale(1e-17)) == (1.0, 1.0)
+    # A batch of equal rewards is not scaled.
+    assert [reward_scale(std) for std in (0.25, 0.0, 1e-17)] == [0.25 + 1e-6, 1.0, 1.0]
     assert batch_advantages(np.array([-1.0, -1.0]), -1.0, 0.0).tolist() == [0.0, 0.0]
 
 
@@ -175,30 +171,6 @@ def test_attribution_by_hand():
     np.testing.assert_allclose(hard.weight, [3.5, 2.5, 0.5], rtol=1e-14)
 
 
-@settings(max_examples=200, deadline=None)
-@given(trees(max_roots=4, max_forks=8, masked_probability=0.1), st.integers(0, 2**32 - 1))
-def test_attribution_equals_the_explicit_sum_over_leaves(tree: QuestionTree, seed: int):
-    layout = depth_first_layout(tree)
-    rng = np.random.default_rng(seed)
-    advantages, weights = rng.normal(size=len(layout.leaves)), rng.uniform(size=len(layout.leaves))
-    soft = soft_attribution(advantages, weights, *leaf_ranges(layout))
-    hard = hard_attribution(advantages, weights, *leaf_ranges(layout))
-    for i, node in enumerate(layout.nodes):
-        turn = tree.turn_of(node)
-        below = [
-            leaf
-            for leaf, j in enumerate(layout.leaves)
-            if any(other is turn for other in tree.path(tree.trajectories[j].agent_id))
-        ]
-        total = math.fsum(weights[leaf] for leaf in below)
-        mean = math.fsum(advantages[leaf] for leaf in below) / len(below)
-        positive = math.fsum(weights[leaf] * advantages[leaf] for leaf in below if advantages[leaf] > 0)
-        negative = math.fsum(weights[leaf] * advantages[leaf] for leaf in below if advantages[leaf] < 0)
-        expected = [positive, negative, total, total * max(mean, 0.0), total * min(mean, 0.0), total]
-        actual = [soft.a_pos[i], soft.a_neg[i], soft.weight[i], hard.a_pos[i], hard.a_neg[i], hard.weight[i]]
-        np.testing.assert_allclose(actual, expected, rtol=1e-12, atol=1e-12)
-
-
 def test_offsets_to_go_by_hand():
     # "0" and its fork share a turn that pays 0.5; the first turn of "1" pays 0.2.
     tree = make_tree(
@@ -220,37 +192,42 @@ def test_offsets_to_go_by_hand():
     np.testing.assert_allclose(branch, [0.0, 0.15, 0.15, 0.0, -0.15, 0.0], atol=1e-15)
 
 
-@settings(max_examples=100, deadline=None)
-@given(trees(max_forks=6, masked_probability=0.1, paid_turn_probability=0.6))
-def test_attribution_to_go_equals_the_explicit_sum_of_later_rewards(tree: QuestionTree):
+@settings(max_examples=200, deadline=None)
+@example(make_tree([1], [make_trajectory("0", [make_turn([2])], stop_reason=StopReason.DEADLINE)]))
+@given(trees(max_roots=4, max_forks=8, masked_probability=0.1, paid_turn_probability=0.6))
+def test_attribution_equals_the_explicit_sum_over_leaves(tree: QuestionTree):
+    """Of whole returns, given by leaf or by node, and of what is paid from a turn on."""
     layout = depth_first_layout(tree)
-    ids = [tree.trajectories[i].agent_id for i in layout.leaves]
-    paths = [tree.path(agent_id) for agent_id in ids]
+    paths = [tree.path(tree.trajectories[leaf].agent_id) for leaf in layout.leaves]
     returns = np.array([sum(turn.reward for turn in path) for path in paths])
-    if not len(ids):
-        return
-    mean, weights = returns.mean(), np.arange(1.0, len(ids) + 1)
-    offsets = to_go_offsets(tree, layout, np.ones(len(ids)), scale=2.0)
-    soft = soft_attribution((returns - mean) / 2.0, weights, *leaf_ranges(layout), offsets)
-    hard = hard_attribution((returns - mean) / 2.0, weights, *leaf_ranges(layout), offsets)
+    mean, weights = returns.mean() if len(paths) else 0.0, np.arange(1.0, len(paths) + 1)
+    advantages, ranges = (returns - mean) / 2.0, leaf_ranges(layout)
+    offsets = to_go_offsets(tree, layout, np.ones(len(paths)), scale=2.0)
+    by_node = np.tile(advantages, (len(layout.nodes), 1))
+    found = {
+        name: [
+            attribute(given, weights, *ranges, taken)
+            for given, taken in ((advantages, None), (by_node, None), (advantages, offsets))
+        ]
+        for name, attribute in ATTRIBUTIONS.items()
+    }
     for i, node in enumerate(layout.nodes):
         turn = tree.turn_of(node)
-        depth = next(d for path in paths for d, other in enumerate(path) if other is turn)
-        peers = [sum(t.reward for t in path[:depth]) for path in paths if len(path) > depth]
         below = [leaf for leaf, path in enumerate(paths) if any(other is turn for other in path)]
-        to_go = {leaf: sum(t.reward for t in paths[leaf][depth:]) for leaf in below}
-        judged = {leaf: (to_go[leaf] - (mean - np.mean(peers))) / 2.0 for leaf in below}
-        positive = sum(weights[leaf] * max(a, 0.0) for leaf, a in judged.items())
-        negative = sum(weights[leaf] * min(a, 0.0) for leaf, a in judged.items())
-        together = sum(weights[leaf] for leaf in below) * np.mean([*judged.values()])
-        np.testing.assert_allclose([soft.a_pos[i], soft.a_neg[i]], [positive, negative], atol=1e-12)
-        np.testing.assert_allclose(hard.a_pos[i] + hard.a_neg[i], together, atol=1e-12)
-
-
-def test_attribution_of_a_group_without_leaves_is_empty():
-    nothing = np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    for attribute in ATTRIBUTIONS.values():
-        assert attribute(*nothing).weight.tolist() == []
+        depth = next(d for d, other in enumerate(paths[below[0]]) if other is turn)
+        earlier = np.mean([sum(t.reward for t in path[:depth]) for path in paths if len(path) > depth])
+        to_go = [(sum(t.reward for t in paths[leaf][depth:]) - (mean - earlier)) / 2.0 for leaf in below]
+        total = weights[below].sum()
+        for k, judged in enumerate((advantages[below], advantages[below], np.array(to_go))):
+            weighted, of_all = weights[below] * judged, total * judged.mean()
+            expected = {
+                "soft": [weighted[weighted > 0].sum(), weighted[weighted < 0].sum(), total],
+                "hard": [max(of_all, 0.0), min(of_all, 0.0), total],
+            }
+            for name, values in expected.items():
+                nodes = found[name][k]
+                actual = [nodes.a_pos[i], nodes.a_neg[i], nodes.weight[i]]
+                np.testing.assert_allclose(actual, values, atol=1e-12)
 
 
 def _packed(tree: QuestionTree):

@@ -54,13 +54,9 @@ def by_node(credit: str, rewards: np.ndarray = REWARDS, normalize_std: bool = Fa
     ],
 )
 def test_a_credit_by_hand(credit, expected):
+    assert set(CREDITS) == {"group", "tree", "same_state"}
     for found, row in zip(by_node(credit), expected, strict=True):
         np.testing.assert_allclose(found, row, atol=1e-14)
-
-
-def test_every_credit_is_tested_by_hand():
-    [mark] = test_a_credit_by_hand.pytestmark
-    assert [credit for credit, _ in mark.args[1]] == list(CREDITS)
 
 
 def of_a_user(rewards, tree, layout, normalize_std):
@@ -80,15 +76,12 @@ def test_a_function_of_the_user(kind):
     assert rewards.tolist() == REWARDS.tolist()
 
 
-def test_a_function_of_the_user_that_raises_is_named():
+def test_a_function_of_the_user_that_raises_is_named_and_it_is_not_asked_where_no_leaf_counts():
     tree = replace(TREE, question_id="unknown")
     with pytest.raises(ValueError, match=r"^baseline: of_a_user raised KeyError: 'unknown'\.$"):
         advantages_of(of_a_user, REWARDS, tree, LAYOUT, True)
-
-
-def test_a_function_of_the_user_is_not_asked_where_no_leaf_counts():
     masked = [replace(trajectory, stop_reason=StopReason.DEADLINE) for trajectory in TREE.trajectories]
-    tree = replace(TREE, trajectories=tuple(masked))
+    tree = replace(tree, trajectories=tuple(masked))
     leaves, nodes = advantages_of(of_a_user, np.zeros(0), tree, depth_first_layout(tree), True)
     assert (leaves.tolist(), nodes) == ([], None)
 

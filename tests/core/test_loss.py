@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rllib_arpo.core.advantages import ATTRIBUTIONS, leaf_ranges
 from rllib_arpo.core.loss import advantage_mass, clipped_mass, importance_weight, kl_k1, kl_k3, tree_policy_objective
 from rllib_arpo.core.tree import QuestionTree, TreeLayout, depth_first_layout
-from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
+from tests.helpers.trees import trees
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
 
@@ -103,53 +103,19 @@ def test_one_pass_over_the_tree_equals_the_sum_over_leaves(tree, seed, attributi
     torch.testing.assert_close(fast_gradient, slow_gradient, rtol=1e-12, atol=1e-12)
 
 
-def _one_shared_token(advantages: list[float], weights: list[float], ratio: float) -> Problem:
-    """Two leaves below one shared token whose ratio is given; their own tokens have ratio 1."""
-    tree = make_tree(
-        [1],
-        [
-            make_trajectory("0", [make_turn([2], [3]), make_turn([4])]),
-            make_trajectory("0.0", [make_turn([5])], num_inherited_turns=1),
-        ],
-    )
-    log_probs = torch.tensor([math.log(ratio), 0.0, 0.0], dtype=torch.float64, requires_grad=True)
-    old, nodes = torch.zeros(3, dtype=torch.float64), np.arange(3)
-    return Problem(tree, depth_first_layout(tree), np.array(advantages), np.array(weights), log_probs, old, nodes)
-
-
-def _shared_gradient(problem: Problem, attribution: str) -> float:
-    a_pos, a_neg, _ = per_token(problem, attribution)
-    objective = tree_policy_objective(problem.log_probs, problem.old_log_probs, a_pos, a_neg, **CLIP)
-    return torch.autograd.grad(objective.sum(), problem.log_probs)[0][0].item()
-
-
-def test_hard_and_soft_differ_through_clipping():
-    # rho = 1.5 is above 1.28: the positive leaf is clipped. Soft keeps the negative leaf's -1 * 1.5; hard sees the
-    # mean +0.5 twice, clipped: no gradient.
-    problem = _one_shared_token([2.0, -1.0], [1.0, 1.0], ratio=1.5)
-    assert _shared_gradient(problem, "soft") == pytest.approx(-1.5, rel=1e-12)
-    assert _shared_gradient(problem, "hard") == 0.0
-
-
 @pytest.mark.parametrize(
     ("ratio", "a_pos", "a_neg", "options", "value", "gradient"),
     [
-        (1.0, 2.0, -0.5, {}, 1.5, 1.5),
         (1.5, 2.0, 0.0, {}, 2.56, 0.0),
-        (0.5, 2.0, 0.0, {}, 1.0, 1.0),
         (0.5, 0.0, -2.0, {}, -1.6, 0.0),
-        (5.0, 0.0, -2.0, {}, -10.0, -10.0),
         (5.0, 0.0, -2.0, {"dual_clip": 3.0}, -6.0, 0.0),
         (2.0, 0.0, -2.0, {"dual_clip": 3.0}, -4.0, -4.0),
         (1.5, 2.0, -1.0, {}, 1.06, -1.5),
         # A kept gradient: above 1.28 the value is 1.28 A and the gradient 1.28 A d ln pi, however large the ratio.
         (1.5, 2.0, 0.0, {"keep_clipped_gradient": True}, 2.56, 2.56),
         (5.0, 2.0, 0.0, {"keep_clipped_gradient": True}, 2.56, 2.56),
-        (1.2, 2.0, 0.0, {"keep_clipped_gradient": True}, 2.4, 2.4),
         # Nothing changes for a negative advantage.
-        (0.5, 0.0, -2.0, {"keep_clipped_gradient": True}, -1.6, 0.0),
         (5.0, 0.0, -2.0, {"keep_clipped_gradient": True, "dual_clip": 3.0}, -6.0, 0.0),
-        (1.5, 2.0, -1.0, {"keep_clipped_gradient": True}, 1.06, 1.06),
     ],
 )
 def test_objective_by_hand(ratio, a_pos, a_neg, options, value, gradient):

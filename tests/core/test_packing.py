@@ -147,16 +147,20 @@ def test_a_tree_in_which_no_leaf_counts_is_its_prompt():
     assert packed.num_loss_tokens == 0
 
 
-def test_an_empty_prompt_is_refused():
-    tree = make_tree([], [make_trajectory("0", [make_turn([3])])])
-    with pytest.raises(ValueError, match="question q has an empty prompt"):
-        pack(tree)
-
-
-def test_a_turn_that_has_read_nothing_is_refused():
-    turns = [replace(make_turn([3]), new_context=True), make_turn([4])]
-    with pytest.raises(ValueError, match="question q has a turn before which the model has read nothing"):
-        pack(make_tree([1, 2], [make_trajectory("0", turns)]))
+@pytest.mark.parametrize(
+    ("prompt", "turns", "sentence"),
+    [
+        ([], [make_turn([3])], "question q has an empty prompt"),
+        (
+            [1, 2],
+            [replace(make_turn([3]), new_context=True), make_turn([4])],
+            "question q has a turn before which the model has read nothing",
+        ),
+    ],
+)
+def test_a_token_before_which_nothing_was_read_is_refused(prompt, turns, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        pack(make_tree(prompt, [make_trajectory("0", turns)]))
 
 
 def test_an_attribution_of_another_layout_is_refused():
@@ -193,40 +197,22 @@ def test_parts_hold_whole_paths_of_the_tree(tree: QuestionTree, slack: int):
     assert sorted(seen) == sorted(packed.token_ids[packed.loss_mask].tolist())
 
 
-def _forked_chain() -> PackedTree:
-    tree = make_tree(
-        [1, 2],
-        [
-            make_trajectory("0", [make_turn([3, 4], [5]), make_turn([6, 7])]),
-            make_trajectory("0.0", [make_turn([8, 9, 10])], num_inherited_turns=1),
-        ],
-    )
-    return pack(tree)[0]
-
-
-def test_a_split_by_hand():
-    first, second = split_tree(_forked_chain(), 8)
-    assert first.token_ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
-    assert first.loss_mask.tolist() == [False, False, True, True, False, True, True]
-    assert second.token_ids.tolist() == [1, 2, 3, 4, 5, 8, 9, 10]
-    assert second.loss_mask.tolist() == [False, False, False, False, False, True, True, True]
-    assert second.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 6]
-    assert second.end.tolist() == [8] * 8
-    assert second.position_ids.tolist() == [0, 1, 2, 3, 4, 5, 6, 7]
-
-
-def test_a_tree_that_fits_is_not_split():
-    packed = _forked_chain()
-    assert split_tree(packed, 10) == [packed]
+FORKED_CHAIN = make_tree(
+    [1, 2],
+    [
+        make_trajectory("0", [make_turn([3, 4], [5]), make_turn([6, 7])]),
+        make_trajectory("0.0", [make_turn([8, 9, 10])], num_inherited_turns=1),
+    ],
+)
 
 
 def test_a_path_longer_than_the_limit_names_the_key():
     with pytest.raises(ValueError, match=r"a trajectory of 8 tokens.*max_tokens_per_pass is 7"):
-        split_tree(_forked_chain(), 7)
+        split_tree(pack(FORKED_CHAIN)[0], 7)
 
 
 def test_concatenation_by_hand():
-    packed = _forked_chain()
+    packed, _ = pack(FORKED_CHAIN)
     both = concatenate([packed, packed])
     assert both.token_ids.tolist() == packed.token_ids.tolist() * 2
     assert both.position_ids.tolist() == packed.position_ids.tolist() * 2
@@ -234,9 +220,6 @@ def test_concatenation_by_hand():
     assert both.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 4, 7, 8, -1, 10, 11, 12, 13, 14, 15, 14, 17, 18]
     assert packed.end.tolist() == [10, 10, 10, 10, 10, 7, 7, 10, 10, 10]
     assert both.end.tolist() == [*packed.end.tolist(), 20, 20, 20, 20, 20, 17, 17, 20, 20, 20]
-
-
-def test_concatenating_nothing_is_refused():
     with pytest.raises(ValueError, match="no tree to concatenate"):
         concatenate([])
 
@@ -247,8 +230,5 @@ def test_concatenating_nothing_is_refused():
 )
 def test_passes_are_filled_in_order(sizes: list[int], passes: list[list[int]]):
     assert plan_passes(sizes, 10) == passes
-
-
-def test_a_tree_larger_than_a_pass_is_refused():
     with pytest.raises(ValueError, match="tree 1 has 11 tokens: split it, max_tokens_per_pass is 10"):
         plan_passes([3, 11], 10)

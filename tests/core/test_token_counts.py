@@ -55,16 +55,6 @@ def test_of_several_conversations_the_longest_is_the_response():
     assert unique_tokens(tree, layout) == flat_tokens(tree, layout) == 2 + 4 + 8
 
 
-def test_a_masked_trajectory_was_sampled_and_is_in_no_other_count():
-    tree = _forked_tree(StopReason.DEADLINE)
-    layout = depth_first_layout(tree)
-    assert sampled_tokens(tree) == 2 + 1 + 3
-    assert all_path_tokens(tree).tolist() == [2 + 1, 2 + 3]
-    assert path_tokens(tree, layout).tolist() == [2 + 3]
-    assert response_tokens(tree, layout).tolist() == [3 + 3]
-    assert unique_tokens(tree, layout) == flat_tokens(tree, layout) == 2 + 3 + 3
-
-
 @pytest.mark.parametrize(
     ("advantages", "mixed"), [((1.0, -1.0), 2), ((-0.5, 0.1), 2), ((1.0, 0.5), 0), ((0.0, -1.0), 0), ((0.0, 0.0), 0)]
 )
@@ -72,11 +62,9 @@ def test_shared_tokens_are_pulled_both_ways_where_advantages_have_both_signs(adv
     tree = _forked_tree()
     layout = depth_first_layout(tree)
     assert shared_tokens(tree, layout, np.array(advantages)) == (2, mixed)
-
-
-def test_a_token_on_one_path_that_counts_is_not_shared():
-    tree = _forked_tree(StopReason.DEADLINE)
-    assert shared_tokens(tree, depth_first_layout(tree), np.array([1.0])) == (0, 0)
+    # What one path alone passes, of those that count, is not shared.
+    masked = _forked_tree(StopReason.DEADLINE)
+    assert shared_tokens(masked, depth_first_layout(masked), np.array([1.0])) == (0, 0)
 
 
 @settings(max_examples=100, deadline=None)
@@ -92,3 +80,7 @@ def test_counts_equal_those_of_walking_every_path(tree: QuestionTree):
     assert path_tokens(tree, layout).tolist() == generated
     assert response_tokens(tree, layout).tolist() == [sum(pair) for pair in zip(generated, observed, strict=True)]
     assert unique_tokens(tree, layout) == len(tree.prompt) + sum(passed.values())
+    # The response after which a path ends is not read.
+    last = [len(path[-1].observation) if path else 0 for path in paths]
+    assert flat_tokens(tree, layout) == sum(generated) + sum(observed) - sum(last) + len(paths) * len(tree.prompt)
+    assert sampled_tokens(tree) == sum(len(turn.token_ids) for t in tree.trajectories for turn in t.turns)

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from rllib_arpo.core.token_counts import all_path_tokens
 from rllib_arpo.core.tree import (
     QuestionTree,
-    StopReason,
     TreeLayout,
     TreeNode,
     context_after,
@@ -19,20 +18,17 @@ from rllib_arpo.core.tree import (
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
 
 
-def _nested_tree(parent_stop: StopReason = StopReason.ANSWER) -> QuestionTree:
-    """ "0" with two tool calls; "0.0" forked after its first, "0.1" after its second; "0.0.0" from "0.0"; "1" alone."""
-    return make_tree(
-        [1, 2],
-        [
-            make_trajectory(
-                "0", [make_turn([3], [4]), make_turn([5, 6], [7]), make_turn([8])], stop_reason=parent_stop
-            ),
-            make_trajectory("1", [make_turn([9])]),
-            make_trajectory("0.0", [make_turn([10], [11]), make_turn([12])], num_inherited_turns=1),
-            make_trajectory("0.1", [make_turn([13, 14, 15])], num_inherited_turns=2),
-            make_trajectory("0.0.0", [make_turn([16])], num_inherited_turns=2),
-        ],
-    )
+#: "0" with two tool calls; "0.0" forked after its first, "0.1" after its second; "0.0.0" from "0.0"; "1" alone.
+NESTED = make_tree(
+    [1, 2],
+    [
+        make_trajectory("0", [make_turn([3], [4]), make_turn([5, 6], [7]), make_turn([8])]),
+        make_trajectory("1", [make_turn([9])]),
+        make_trajectory("0.0", [make_turn([10], [11]), make_turn([12])], num_inherited_turns=1),
+        make_trajectory("0.1", [make_turn([13, 14, 15])], num_inherited_turns=2),
+        make_trajectory("0.0.0", [make_turn([16])], num_inherited_turns=2),
+    ],
+)
 
 
 def test_contexts_of_several_conversations():
@@ -65,8 +61,7 @@ def test_a_new_context_begins_like_the_longest_that_its_path_has_written(tree: Q
 
 
 def test_paths_and_generated_tokens_of_a_nested_tree():
-    tree = _nested_tree()
-    paths = {t.agent_id: [turn.token_ids.tolist() for turn in tree.path(t.agent_id)] for t in tree.trajectories}
+    paths = {t.agent_id: [turn.token_ids.tolist() for turn in NESTED.path(t.agent_id)] for t in NESTED.trajectories}
     assert paths == {
         "0": [[3], [5, 6], [8]],
         "1": [[9]],
@@ -74,11 +69,11 @@ def test_paths_and_generated_tokens_of_a_nested_tree():
         "0.1": [[3], [5, 6], [13, 14, 15]],
         "0.0.0": [[3], [10], [16]],
     }
-    assert dict(zip(paths, all_path_tokens(tree), strict=True)) == {"0": 4, "1": 1, "0.0": 3, "0.1": 6, "0.0.0": 3}
+    assert dict(zip(paths, all_path_tokens(NESTED), strict=True)) == {"0": 4, "1": 1, "0.0": 3, "0.1": 6, "0.0.0": 3}
 
 
 def test_layout_of_a_nested_tree():
-    assert depth_first_layout(_nested_tree()) == TreeLayout(
+    assert depth_first_layout(NESTED) == TreeLayout(
         nodes=(
             TreeNode(trajectory=0, turn=0, parent=-1, leaf_begin=0, leaf_end=4),
             TreeNode(trajectory=0, turn=1, parent=0, leaf_begin=0, leaf_end=2),
@@ -91,20 +86,6 @@ def test_layout_of_a_nested_tree():
         ),
         leaves=(0, 3, 2, 4, 1),
     )
-
-
-def test_a_masked_parent_loses_only_the_turns_that_nobody_else_passes():
-    layout = depth_first_layout(_nested_tree(parent_stop=StopReason.DEADLINE))
-    assert layout.leaves == (3, 2, 4, 1)
-    assert [(node.trajectory, node.turn) for node in layout.nodes] == [
-        (0, 0),
-        (0, 1),
-        (3, 0),
-        (2, 0),
-        (2, 1),
-        (4, 0),
-        (1, 0),
-    ]
 
 
 def test_a_fork_at_a_turn_that_does_not_exist_is_refused():
