@@ -17,7 +17,6 @@ from rllib_arpo.core.tree import (
 )
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
 
-
 #: "0" with two tool calls; "0.0" forked after its first, "0.1" after its second; "0.0.0" from "0.0"; "1" alone.
 NESTED = make_tree(
     [1, 2],

@@ -136,17 +136,15 @@ def test_a_child_begins_below_a_fork(sample_tree):
     assert sampled.children == {("0", 1): 1}
 
 
-@pytest.mark.parametrize(("opening", "entropies"), [
-    pytest.param([answer(11), tool(10)], np.nan, id="after the tool of a top-up, which nobody decides"),
-    pytest.param([tool(10), answer(11)], [1.0, 1.0, np.nan], id="behind the tokens that dH compares"),
+MONITORING = {"pre_monitoring_sensitivity": 2.0, "rollout_reference": RolloutReference(after_tool=0.1)}
+
+
+@pytest.mark.parametrize(("opening", "entropies", "changes"), [
+    pytest.param([answer(11), tool(10)], np.nan, {}, id="after the tool of a top-up, which nobody decides"),
+    pytest.param([tool(10), answer(11)], [1.0, 1.0, np.nan], {}, id="behind the tokens that dH compares"),
+    pytest.param(answer(11, np.nan), 1.0, MONITORING, id="of the root that is monitored"),
 ])  # fmt: skip
-def test_entropies_that_are_not_finite_fail_the_question_and_enter_no_history(opening, entropies):
+def test_entropies_that_are_not_finite_fail_the_question_and_enter_no_history(opening, entropies, changes):
     script = by_prefix({PROMPT: opening, NODE: ScriptedReply([20, 20, ANSWER], entropies)})
-    failed = ended(script, 256, [0], [ScriptedEnv()], settings(entropy_window=20))[0]
-    assert failed.failure.message == "ValueError: the engine's entropies must be finite, got nan"
-
-
-def test_pre_monitoring_refuses_entropies_that_are_not_finite():
-    monitoring = settings(pre_monitoring_sensitivity=2.0, rollout_reference=RolloutReference(after_tool=0.1))
-    failed = ended(by_prefix({PROMPT: answer(11, np.nan)}), 256, [0], [ScriptedEnv()], monitoring)[0]
+    failed = ended(script, 256, [0], [ScriptedEnv()], settings(entropy_window=20, **changes))[0]
     assert failed.failure.message == "ValueError: the engine's entropies must be finite, got nan"

@@ -38,68 +38,29 @@ FORKED = QuestionTree(
     ),
 )
 
-#: The deadline has cut off the second turn of the root and the first of its fork.
-CUT_OFF = QuestionTree(
-    "q",
-    np.array([1, 2], np.int32),
-    (
-        Trajectory("0", (turn([3], [4], tool=True),), StopReason.DEADLINE),
-        Trajectory("0.0", (), StopReason.DEADLINE, parent="0", num_inherited_turns=1),
-    ),
-)
-
-
-def agents_of(tree: QuestionTree) -> dict[str, list]:
-    """Agent -> what RLlib's episode says of each of its turns."""
-    return {
-        agent_id: [
-            (
-                agent.actions[i].tolist(),
-                agent.extra_model_outputs["action_logp"][i].tolist(),
-                agent.extra_model_outputs["entropies"][i].tolist(),
-                agent.extra_model_outputs["weight_versions"][i].tolist(),
-                agent.observations[i + 1].tolist(),
-                agent.rewards[i],
-            )
-            for i in range(len(agent))
-        ]
-        for agent_id, agent in TreeEpisode(tree).agent_episodes.items()
-    }
-
 
 @pytest.mark.parametrize("seed", range(25))
-def test_the_agents_have_the_turns_of_their_trajectories_and_the_tree_stays_as_it_was(seed):
+def test_the_tree_stays_as_it_was_though_somebody_looks_at_its_agents(seed):
     shape = {"vocab_size": 50, "paid_turn_probability": 0.5, "new_context_probability": 0.3}
     tree = random_tree(np.random.default_rng(seed), **shape)
-    assert agents_of(tree) == {
-        t.agent_id: [
-            (
-                one.token_ids.tolist(),
-                one.log_probs.tolist(),
-                one.entropies.tolist(),
-                one.weight_versions.tolist(),
-                one.observation.tolist(),
-                one.reward,
-            )
-            for one in t.turns
-        ]
-        for t in tree.trajectories
-    }
     episode = TreeEpisode(tree)
-    assert episode.agent_episodes
-    episode.take_edits("nobody")
-    assert_same(episode.tree, tree)
-
-
-@pytest.mark.parametrize("tree", [FORKED, CUT_OFF])
-def test_one_agent_per_trajectory_and_one_step_per_turn(tree):
-    episode = TreeEpisode(tree)
-    assert episode.id_ == "q"
+    assert episode.id_ == tree.question_id
     assert {agent: len(e) for agent, e in episode.agent_episodes.items()} == {
         t.agent_id: len(t.turns) for t in tree.trajectories
     }
     assert episode.env_steps() == max(t.num_path_turns for t in tree.trajectories)
     assert episode.is_done
+    episode.take_edits("nobody")
+    assert_same(episode.tree, tree)
+
+
+def test_what_an_agent_shows_of_a_trajectory():
+    root = TreeEpisode(FORKED).agent_episodes["0"]
+    assert [tokens.tolist() for tokens in root.actions] == [[3], [5]]
+    assert [tokens.tolist() for tokens in root.observations] == [[1, 2], [4], []]
+    assert list(root.rewards) == [0.5, 1.0]
+    outputs = {name: [values.tolist() for values in column] for name, column in root.extra_model_outputs.items()}
+    assert outputs == {"action_logp": [[-1.0]] * 2, "entropies": [[1.0]] * 2, "weight_versions": [[3]] * 2}
 
 
 def test_first_observation_of_a_fork_is_its_whole_prefix():
@@ -150,36 +111,24 @@ def test_a_copy_has_the_changes_and_the_custom_data(copied):
     assert episode.tree.return_of("1") == -1.0
 
 
-def drop_all(episode: TreeEpisode) -> None:
-    episode.agent_episodes.clear()
+def cut(agents):
+    agents["0"] = agents["0"][:1]
 
 
-def drop_a_parent(episode: TreeEpisode) -> None:
-    del episode.agent_episodes["0"]
-
-
-def cut(episode: TreeEpisode) -> None:
-    episode.agent_episodes["0"] = episode.agent_episodes["0"][:1]
-
-
-def add(episode: TreeEpisode) -> None:
-    episode.agent_episodes["7"] = episode.agent_episodes["1"]
-
-
-def spoil(episode: TreeEpisode) -> None:
-    episode.agent_episodes["1"].rewards[0] = None
+def spoil(agents):
+    agents["1"].rewards[0] = None
 
 
 @pytest.mark.parametrize(("change", "sentence"), [
-    (drop_all, "Mine left question 'q' without a trajectory."),
-    (drop_a_parent, "Mine dropped trajectory '0' of question 'q', from which '0.0' descends."),
+    (dict.clear, "Mine left question 'q' without a trajectory."),
+    (lambda agents: agents.pop("0"), "Mine dropped trajectory '0' of question 'q', from which '0.0' descends."),
     (cut, "Mine left question 'q' with turns of trajectory '0' that were not sampled, or without some that were."),
-    (add, "Mine left question 'q' with turns of trajectory '7' that were not sampled, or without some that were."),
+    (lambda agents: agents.update({"7": agents["1"]}), "Mine left question 'q' with turns of trajectory '7' that were not sampled, or without some that were."),
     (spoil, "Mine left a reward of question 'q', trajectory 1, that must be a finite number, not None."),
 ])  # fmt: skip
 def test_changes_that_do_not_fit_are_refused(change, sentence):
     episode = TreeEpisode(FORKED)
-    change(episode)
+    change(episode.agent_episodes)
     with pytest.raises(ContractError) as raised:
         episode.take_edits("Mine")
     assert str(raised.value) == sentence

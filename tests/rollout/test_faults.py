@@ -18,7 +18,6 @@ import pytest
 from rllib_arpo.core.figures import examined_nodes, tool_calls
 from rllib_arpo.core.token_counts import all_path_tokens
 from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.engine.engine import GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
 from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused
 from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
@@ -26,7 +25,6 @@ from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
-from rllib_arpo.rollout.engine_loop import EngineLoop
 from rllib_arpo.rollout.messages import QuestionRef, question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop, SampledQuestion
 from tests.helpers.models import byte_tokenizer
@@ -312,28 +310,6 @@ class Accuses(ScriptedEnv):
 def test_an_error_of_closing_the_last_question_is_logged(caplog):
     ended(lambda *_: ScriptedReply([ANSWER]), VOCAB_SIZE, [0], [Accuses()], settings())
     assert "After the last question: the copies share something" in caplog.text
-
-
-@pytest.mark.parametrize("window", [2, 9])
-def test_an_error_at_the_entropies_fails_its_own_request_only(window):
-    """They come before the turn ends, or with its end if it is shorter than the window."""
-    replies = [ScriptedReply([7, 7, 7, ANSWER]), ScriptedReply([8, 8, 8, ANSWER])]
-    engine = scripted_engine(in_turn(replies))
-
-    def fail(_entropies):
-        raise OSError("no fork")
-
-    async def main():
-        with ThreadPoolExecutor(1) as executor:
-            async with EngineLoop(engine, executor) as loop:
-                first, second = (GenerationRequest(str(i), [i], max_tokens=9, entropy_window=window) for i in (0, 1))
-                both = [loop.generate(first, fail), loop.generate(second)]
-                return await asyncio.gather(*both, return_exceptions=True)
-
-    bad, good = asyncio.run(main())
-    assert (type(bad), str(bad)) == (OSError, "no fork")
-    assert good.token_ids.tolist() == [8, 8, 8, ANSWER]
-    assert engine.cancelled == (["0"] if window == 2 else [])
 
 
 class Careless(ScriptedEnv):

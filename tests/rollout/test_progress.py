@@ -1,15 +1,20 @@
 import sys
 from contextlib import contextmanager
 
+import pytest
+
 from rllib_arpo.rollout.progress import RolloutProgress, progress_mode
 
 
-class FakeClock:
-    def __init__(self):
-        self.now = 100.0
+@pytest.fixture
+def clock():
+    """Shows `clock.now`."""
 
-    def __call__(self) -> float:
-        return self.now
+    def clock():
+        return clock.now
+
+    clock.now = 100.0
+    return clock
 
 
 @contextmanager
@@ -20,8 +25,7 @@ def running(num_questions, *args, **kwargs):
     progress.end()
 
 
-def test_lines_come_every_15_seconds(capsys):
-    clock = FakeClock()
+def test_lines_come_every_15_seconds(capsys, clock):
     with running(8, "rollout 1", "lines", clock=clock) as progress:
         for _ in range(40):
             clock.now += 1
@@ -33,8 +37,7 @@ def test_lines_come_every_15_seconds(capsys):
     )
 
 
-def test_nothing_is_shown_if_it_is_off(capfd):
-    clock = FakeClock()
+def test_nothing_is_shown_if_it_is_off(capfd, clock):
     with running(8, "rollout", "off", clock=clock) as progress:
         clock.now += 100
         progress.update(questions=8, tokens=3, forks=2)
@@ -48,8 +51,7 @@ def test_a_terminal_gets_a_bar(monkeypatch):
     assert progress_mode() == "bar"
 
 
-def test_the_bar_needs_no_running_ray(capsys):
-    clock = FakeClock()
+def test_the_bar_needs_no_running_ray(capsys, clock):
     with running(8, "rollout", "bar", clock=clock) as progress:
         clock.now += 2
         progress.update(questions=3, tokens=400, forks=5, tools=3)
@@ -58,8 +60,7 @@ def test_the_bar_needs_no_running_ray(capsys):
     assert "3.00/8.00" in shown
 
 
-def test_questions_that_join_a_running_rollout_add_to_its_total(capsys):
-    clock = FakeClock()
+def test_questions_that_join_a_running_rollout_add_to_its_total(capsys, clock):
     with running(2, "rollout", "lines", clock=clock) as progress:
         progress.begin(3, "evaluation")
         clock.now += 20

@@ -1,24 +1,22 @@
 """Golden trees: the sampler's trees for scripted generations (docs/design.md, "Adaptive rollout", rules 1 to 6)."""
 
-import asyncio
 import re
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 from rllib_arpo.core.figures import examined_nodes
 from rllib_arpo.core.tree import ForkDecision
-from rllib_arpo.engine.engine import EntropyReady, GenerationRequest
 from rllib_arpo.engine.scripted_engine import ScriptedReply
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS
-from rllib_arpo.rollout.engine_loop import EngineLoop
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
-from tests.helpers.scripts import answer, scripted_engine, tool
+from tests.helpers.scripts import answer, tool
 from tests.rollout.conftest import ended, settings
 
 LOW, HIGH = 1.0, 3.0
+#: What has been read and written behind the first response, of a root that begins with token 10.
+NODE = (*PROMPT, 10, TOOL, 50, 0)
 #: Three trajectories, of which those cost something that the deadline cuts off.
 DEADLINE = {
     "num_rollouts": 3, "num_initial_rollouts": 2, "question_deadline_s": 2.0, "deadline_reward": -1.0,
@@ -29,7 +27,7 @@ DEADLINE = {
 def test_rise_after_a_tool_forks_once_and_the_parent_goes_on(sample_tree):
     script = {
         PROMPT: tool(10),
-        (*PROMPT, 10, TOOL, 50, 0): [answer(20, HIGH), answer(21, LOW)],
+        NODE: [answer(20, HIGH), answer(21, LOW)],
     }
     sampled = sample_tree(script, {"rewards": {"0": 1.0, "0.0": 0.5}})
     assert sampled.shape() == {
@@ -55,7 +53,7 @@ def test_rise_after_a_tool_forks_once_and_the_parent_goes_on(sample_tree):
 def test_fork_is_submitted_while_the_parent_still_generates(sample_tree):
     script = {
         PROMPT: tool(10),
-        (*PROMPT, 10, TOOL, 50, 0): [ScriptedReply([20] * 30 + [ANSWER], entropies=HIGH), answer(21)],
+        NODE: [ScriptedReply([20] * 30 + [ANSWER], entropies=HIGH), answer(21)],
     }
     sampled = sample_tree(script, num_rollouts=2)
     assert [r.request_id for r in sampled.engine.submitted] == ["training/0/0/0", "training/0/0/1", "training/0/0.0/1"]
@@ -66,7 +64,7 @@ def test_fork_is_submitted_while_the_parent_still_generates(sample_tree):
 def test_no_rise_tops_up_from_the_prompt_all_at_once(sample_tree):
     script = {
         PROMPT: [tool(10, HIGH), answer(11), answer(12)],
-        (*PROMPT, 10, TOOL, 50, 0): answer(20, LOW),
+        NODE: answer(20, LOW),
     }
     sampled = sample_tree(script, num_rollouts=3)
     assert sampled.shape() == {
@@ -78,63 +76,23 @@ def test_no_rise_tops_up_from_the_prompt_all_at_once(sample_tree):
     assert sampled.env.added == ["1", "2"]
 
 
-def test_top_ups_never_fork(sample_tree):
-    script = {
-        PROMPT: [answer(10), tool(11, LOW)],
-        (*PROMPT, 11, TOOL, 50, 0): answer(20, HIGH),
-    }
-    sampled = sample_tree(script, num_rollouts=2)
-    assert list(sampled.shape()) == ["0", "1"]
-    # What they would have been told is kept all the same.
-    decision = sampled.decisions[("1", 1)]
-    assert (decision.delta, decision.eligible, decision.children) == (pytest.approx(2 / np.log(256)), False, 0)
-
-
 def test_a_fork_keeps_the_initial_entropies_of_its_own_root(sample_tree):
     """Below "1.0" the entropy 2 is a rise for its root "1", which started with 1, and not for "0", which did with 3."""
-    node = (*PROMPT, 10, TOOL, 50, 0)
     script = {
         PROMPT: [answer(9, HIGH), tool(10, LOW)],
-        node: [answer(20, HIGH), tool(21, HIGH)],
-        (*node, 21, TOOL, 50, 1): [answer(30, 2.0), answer(31, LOW)],
+        NODE: [answer(20, HIGH), tool(21, HIGH)],
+        (*NODE, 21, TOOL, 50, 1): [answer(30, 2.0), answer(31, LOW)],
     }
     sampled = sample_tree(script, num_rollouts=4, num_initial_rollouts=2)
     assert sampled.shape()["1.0.0"] == ("1.0", 2, [(31, ANSWER)], "answer")
 
 
-def test_a_child_is_not_examined_at_the_node_it_starts_from(sample_tree):
-    node = (*PROMPT, 10, TOOL, 50, 0)
-    script = {PROMPT: [tool(10, LOW), answer(11)], node: [answer(20, HIGH), answer(21, HIGH)]}
-    sampled = sample_tree(script, num_rollouts=3)
-    assert list(sampled.shape()) == ["0", "0.0", "1"]
-    assert list(sampled.decisions) == [("0", 1)]
-
-
-@pytest.mark.parametrize(("num_rollouts", "children"), [(3, 2), (4, 3), (6, 3)])
-def test_branch_width_is_cut_at_the_budget(sample_tree, num_rollouts, children):
-    node = (*PROMPT, 10, TOOL, 50, 0)
-    script = {PROMPT: [tool(10), *(answer(90 + i) for i in range(5))], node: [answer(20 + i, HIGH) for i in range(4)]}
-    sampled = sample_tree(script, num_rollouts=num_rollouts, branch_width=3)
-    forks = [t.agent_id for t in sampled.tree.trajectories if t.parent == "0"]
-    assert forks == [f"0.{i}" for i in range(children)]
-    assert len(sampled.tree.trajectories) == num_rollouts
-    assert sampled.children == {("0", 1): children}
-
-
-def test_turn_shorter_than_the_window_is_decided_when_it_ends(sample_tree):
-    node = (*PROMPT, 10, TOOL, 50, 0)
-    script = {PROMPT: tool(10), node: [answer(20, HIGH), answer(21)]}
-    sampled = sample_tree(script, entropy_window=16)
-    assert sampled.shape()["0.0"] == ("0", 1, [(21, ANSWER)], "answer")
-    assert sampled.tree.trajectories[0].turns[1].entropies.tolist() == [HIGH, HIGH]
-
-
 def test_decisions_look_at_the_window_where_all_entropies_are_recorded(sample_tree):
     """The first turn after a tool is certain within the window and unsure beyond it; the second rises within it."""
-    node, later = (*PROMPT, 10, TOOL, 50, 0), (*PROMPT, 10, TOOL, 50, 0, 20, 21, 22, TOOL, 50, 1)
+    later = (*NODE, 20, 21, 22, TOOL, 50, 1)
     script = {
         PROMPT: [tool(10), answer(90)],
-        node: ScriptedReply([20, 21, 22, TOOL], entropies=[0.5, 0.75, 9.0, 9.0]),
+        NODE: ScriptedReply([20, 21, 22, TOOL], entropies=[0.5, 0.75, 9.0, 9.0]),
         later: [answer(30, HIGH), answer(31)],
     }
     everything, windows = (
@@ -174,18 +132,8 @@ def test_deadline_ends_only_who_has_not_ended(sample_tree, deadline_reward, endi
     assert [t.turns[0].times.answered is None for t in sampled.tree.trajectories] == [False, True]
 
 
-def test_a_root_and_its_fork_are_paid_alike_for_the_turn_that_they_share(sample_tree):
-    script = {
-        PROMPT: tool(10),
-        (*PROMPT, 10, TOOL, 50, 0): [answer(20, HIGH), answer(21, LOW)],
-    }
-    sampled = sample_tree(script, {"call_reward": 0.5, "rewards": {"0": 1.0, "0.0": 1.0}})
-    assert sampled.tree.returns().tolist() == [1.5, 1.5]
-    assert [turn.reward for t in sampled.tree.trajectories for turn in t.turns] == [0.5, 1.0, 1.0]
-
-
 def test_progress_has_the_tokens_and_the_tools_in_flight_also_of_those_that_a_deadline_ends(sample_tree):
-    script = {PROMPT: [tool(10)], (*PROMPT, 10, TOOL, 50, 0): tool(20)}
+    script = {PROMPT: [tool(10)], NODE: tool(20)}
     env_config = {"delays": {("0", 1): 60.0}}
     sampled = sample_tree(script, env_config, num_rollouts=1, branching="never", question_deadline_s=0.3)
     assert sampled.progress == [{"tokens": 2}, {"tools": 1}, {"tools": -1}] * 2
@@ -196,7 +144,7 @@ def test_a_fork_without_an_answered_turn_is_masked_whatever_the_deadline_costs(s
     """ "0" waits for its second tool, "0.0" is still in its first turn: the penalty is for what "0" sampled alone."""
     script = {
         PROMPT: [tool(10), answer(11)],
-        (*PROMPT, 10, TOOL, 50, 0): [tool(20, HIGH), ScriptedReply(first)],
+        NODE: [tool(20, HIGH), ScriptedReply(first)],
     }
     sampled = sample_tree(
         script,
@@ -225,7 +173,7 @@ def test_a_fork_does_not_pay_for_the_deadline_of_its_parent(sample_tree, of_fork
     """ "0" is still in the turn at which it was forked: its last whole turn is that of "0.0" as well."""
     script = {
         PROMPT: [tool(10), answer(11)],
-        (*PROMPT, 10, TOOL, 50, 0): [ScriptedReply([20] * 10**6, entropies=HIGH), of_fork],
+        NODE: [ScriptedReply([20] * 10**6, entropies=HIGH), of_fork],
     }
     sampled = sample_tree(
         script,
@@ -238,8 +186,7 @@ def test_a_fork_does_not_pay_for_the_deadline_of_its_parent(sample_tree, of_fork
 
 
 def test_limits_bound_every_request(sample_tree):
-    node = (*PROMPT, 10, TOOL, 50, 0)
-    script = {PROMPT: tool(10), node: answer(20, 0.0)}
+    script = {PROMPT: tool(10), NODE: answer(20, 0.0)}
     sampled = sample_tree(script, num_rollouts=1, max_context_tokens=20, max_response_tokens=12, max_turn_tokens=9)
     assert [r.max_tokens for r in sampled.engine.submitted] == [9, 8]
     assert [r.stop for r in sampled.engine.submitted] == [("stop",), ("stop",)]
@@ -247,9 +194,8 @@ def test_limits_bound_every_request(sample_tree):
 
 def test_an_environment_that_forks_other_tokens_is_named(sample_tree, monkeypatch):
     monkeypatch.setattr(ScriptedEnv, "fork_agent", lambda self, parent, child: np.array([1, 2]))
-    node = (*PROMPT, 10, TOOL, 50, 0)
     with pytest.raises(ExceptionGroup) as raised:
-        sample_tree({PROMPT: tool(10), node: [answer(20, HIGH)]})
+        sample_tree({PROMPT: tool(10), NODE: [answer(20, HIGH)]})
     assert raised.group_contains(ValueError, match="ScriptedEnv, question 0, forked agent 0.0 with 2 tokens")
 
 
@@ -257,8 +203,8 @@ def test_trajectories_do_not_wait_for_a_slow_tool_of_another(sample_tree):
     """The tool of "0" takes half a second; the others submit all their turns meanwhile."""
     script = {
         PROMPT: tool(10),
-        (*PROMPT, 10, TOOL, 50, 0): tool(20),
-        (*PROMPT, 10, TOOL, 50, 0, 20, TOOL, 50, 1): answer(30),
+        NODE: tool(20),
+        (*NODE, 20, TOOL, 50, 1): answer(30),
     }
     sampled = sample_tree(script, {"delays": {("0", 0): 0.5}}, num_rollouts=3, num_initial_rollouts=3)
     assert [r.request_id.removeprefix("training/0/") for r in sampled.engine.submitted] == [
@@ -268,50 +214,6 @@ def test_trajectories_do_not_wait_for_a_slow_tool_of_another(sample_tree):
     assert 0.5 <= times["0"][0].answered - times["0"][0].generated < 5.0
     assert times["1"][2].answered < times["0"][0].answered <= times["0"][1].started
     assert all(0 <= t.started <= t.generated <= t.answered for turns in times.values() for t in turns)
-
-
-def test_a_cancelled_request_forks_nothing():
-    """Its entropies arrive in the engine step after the deadline, before its coroutine has seen the cancellation."""
-    engine = scripted_engine(lambda *_: ScriptedReply([7] * 1000))
-    forks = []
-
-    async def main():
-        with ThreadPoolExecutor(1) as executor:
-            async with EngineLoop(engine, executor) as loop:
-                request = GenerationRequest("cancelled", [1], max_tokens=1000, entropy_window=2)
-                task = asyncio.create_task(loop.generate(request, forks.append))
-                while "cancelled" not in loop._pending:
-                    await asyncio.sleep(0)
-                task.cancel()
-                # What a step brings before the task has run:
-                loop._dispatch(EntropyReady("cancelled", np.zeros(2, np.float32)))
-                await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(main())
-    assert forks == []
-
-
-def test_a_refused_request_fails_alone():
-    """The engine refuses a prompt of another vocabulary; the request beside it goes on."""
-    engine = scripted_engine(lambda *_: answer(7))
-    submit = engine.submit
-
-    def picky(request):
-        if request.prompt_token_ids == [999]:
-            raise ValueError("token 999 is not in the vocabulary")
-        submit(request)
-
-    engine.submit = picky
-
-    async def main():
-        with ThreadPoolExecutor(1) as executor:
-            async with EngineLoop(engine, executor) as loop:
-                requests = (GenerationRequest(str(token), [token], max_tokens=5) for token in (1, 999))
-                return await asyncio.gather(*map(loop.generate, requests), return_exceptions=True)
-
-    good, bad = asyncio.run(main())
-    assert good.token_ids.tolist() == [7, ANSWER]
-    assert str(bad) == "token 999 is not in the vocabulary"
 
 
 class Begins(ScriptedEnv):
