@@ -48,34 +48,20 @@ def test_a_dropped_question_leaves_the_plan_of_the_others():
     assert batch.statistics == whole.statistics
 
 
-def test_another_order_is_planned_in_that_order():
-    first, second = episode("a", 1.0, 0.0), episode("b", 1.0, 1.0, 0.0)
-    batch = plan(lambda episodes: episodes.reverse(), [first, second])
-    assert batch.episodes == [second, first]
-    assert batch.num_tokens == tuple(reversed(plan(lambda _: None, [first, second]).num_tokens))
-
-
 def test_shaped_rewards_are_those_of_the_statistics():
     def shape(episodes):
         for one in episodes:
             one.agent_episodes["1"].rewards[-1] = 5.0
 
-    [question] = [episode("a", 1.0, 0.0)]
-    assert plan(lambda _: None, [question]).statistics.mean == pytest.approx(1 / 3)
-    assert plan(shape, [question]).statistics.mean == pytest.approx((1.0 + 5.0 + 0.0) / 3)
-
-
-def test_a_copy_may_replace_its_original():
-    def replaced(episodes):
+    def shape_a_copy(episodes):
         episodes[:] = map(copy.deepcopy, episodes)
         shape(episodes)
 
-    def shape(episodes):
-        episodes[0].agent_episodes["1"].rewards[-1] = 5.0
-
     question = episode("a", 1.0, 0.0)
-    assert plan(replaced, [question]).statistics.mean == pytest.approx((1.0 + 5.0 + 0.0) / 3)
+    assert plan(lambda _: None, [question]).statistics.mean == pytest.approx(1 / 3)
+    assert plan(shape_a_copy, [question]).statistics.mean == pytest.approx((1.0 + 5.0 + 0.0) / 3)
     assert question.tree.return_of("1") == 0.0
+    assert plan(shape, [question]).statistics.mean == pytest.approx((1.0 + 5.0 + 0.0) / 3)
 
 
 def test_a_dropped_trajectory_is_neither_in_the_denominator_nor_in_the_statistics():
@@ -87,36 +73,22 @@ def test_a_dropped_trajectory_is_neither_in_the_denominator_nor_in_the_statistic
     assert batch.minibatches == plan(lambda _: None, [episode("a", 1.0)]).minibatches
 
 
-def test_what_does_not_fit_is_refused():
-    def orphan(episodes):
-        del episodes[0].agent_episodes["0"]
+def remake(episodes):
+    episodes[0] = MultiAgentEpisode.from_state(episodes[0].get_state())
 
-    with pytest.raises(ValueError, match=r"^learner_connector: Piece dropped trajectory '0' of question 'a'"):
-        plan(orphan, [episode("a", 1.0, 0.0)])
-    with pytest.raises(ValueError, match=r"^learner_connector: Piece left no episode to train on\.$"):
-        plan(lambda episodes: episodes.clear(), [episode("a", 1.0, 0.0)])
-    with pytest.raises(ValueError, match=r"^learner_connector: Piece left question 'a' without a trajectory\.$"):
-        plan(lambda episodes: episodes[0].agent_episodes.clear(), [episode("a", 1.0, 0.0)])
-    needs_module = (
-        r"^learner_connector: Piece raised AttributeError: .* \(it runs on the driver, with rl_module=None\)\.$"
-    )
-    with pytest.raises(ValueError, match=needs_module):
-        plan(lambda episodes: None.get_initial_state(), [episode("a", 1.0, 0.0)])
 
-    def spoil(episodes):
-        episodes[0].agent_episodes["1"].rewards[-1] = float("nan")
-
-    spoilt = r"^learner_connector: Piece left a reward of question 'a', trajectory 1, that must be a finite"
-    with pytest.raises(ValueError, match=spoilt):
-        plan(spoil, [episode("a", 1.0, 0.0)])
-
-    def remake(episodes):
-        episodes[0] = MultiAgentEpisode.from_state(episodes[0].get_state())
-
-    with pytest.raises(ValueError, match=r"^learner_connector: Piece made a MultiAgentEpisode: change ARPO's episodes"):
-        plan(remake, [episode("a", 1.0, 0.0)])
-    with pytest.raises(ValueError, match=r"^learner_connector: Piece writes \['advantages'\] into the batch"):
-        plan(lambda _: {"advantages": 1}, [episode("a", 1.0, 0.0)])
+@pytest.mark.parametrize(("function", "sentence"), [
+    (lambda episodes: episodes.clear(), r"Piece left no episode to train on\.$"),
+    # Further sentences of this kind: `tests/rollout/test_episodes.py`.
+    (lambda episodes: episodes[0].agent_episodes.clear(), r"Piece left question 'a' without a trajectory\.$"),
+    (lambda episodes: None.get_initial_state(),
+     r"Piece raised AttributeError: .* \(it runs on the driver, with rl_module=None\)\.$"),
+    (remake, r"Piece made a MultiAgentEpisode: change ARPO's episodes"),
+    (lambda _: {"advantages": 1}, r"Piece writes \['advantages'\] into the batch"),
+])  # fmt: skip
+def test_what_does_not_fit_is_refused(function, sentence):
+    with pytest.raises(ValueError, match=f"^learner_connector: {sentence}"):
+        plan(function, [episode("a", 1.0, 0.0)])
 
 
 @pytest.mark.parametrize("as_list", [False, True])
@@ -126,13 +98,11 @@ def test_the_pieces_are_made_as_rllib_makes_them(as_list):
     assert user_connectors(config._learner_connector, None, None) == [piece]
 
 
-@pytest.mark.parametrize("made", [None, ["a name"]])
-def test_a_learner_connector_that_makes_something_else_is_refused(made):
-    config = ARPOConfig().learners(learner_connector=lambda *spaces: made)
-    with pytest.raises(ValueError, match="learner_connector must return a ConnectorV2 or a list of them, not "):
-        user_connectors(config._learner_connector, None, None)
-
-
-def test_a_learner_connector_that_raises_is_named():
-    with pytest.raises(ValueError, match=r"^learner_connector, called with two spaces, raised KeyError: 'shape'\.$"):
-        user_connectors(lambda observations, actions: {}["shape"], None, None)
+@pytest.mark.parametrize(("make", "sentence"), [
+    (lambda *spaces: None, "^learner_connector must return a ConnectorV2 or a list of them, not None"),
+    (lambda *spaces: ["a name"], "^learner_connector must return a ConnectorV2 or a list of them, not \\['a name'"),
+    (lambda *spaces: {}["shape"], r"^learner_connector, called with two spaces, raised KeyError: 'shape'\.$"),
+])  # fmt: skip
+def test_a_learner_connector_that_makes_something_else_is_refused(make, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        user_connectors(ARPOConfig().learners(learner_connector=make)._learner_connector, None, None)

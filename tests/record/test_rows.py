@@ -16,41 +16,14 @@ from rllib_arpo.record.question import (
     recorded_question,
     token_text,
 )
-from rllib_arpo.record.schema import ANSWER, SCHEMA
+from rllib_arpo.record.schema import ANSWER, SCHEMA, TURN
 from tests.helpers.models import TOKENIZER_SIZE
 from tests.helpers.trees import assert_same, random_tree
 from tests.record.trees import TOKENIZER, TREE, ids
 
 FACTS = QuestionFacts("training", iteration=7, number=41, seconds=2.5)
-OF_QUESTION = {
-    "purpose": "training",
-    "iteration": 7,
-    "number": 41,
-    "question_id": "lamps",
-    "question_seconds": 2.5,
-    "trained": True,
-    "prompt": "Q?",
-    "prompt_tokens": 2,
-    **{column.name: None for column in ANSWER},
-}
-FIRST = {
-    "agent_id": "0",
-    "parent": None,
-    "inherited_turns": 0,
-    "topped_up": False,
-    "stop_reason": "answer",
-    "counts": True,
-    "reward": 1.0,
-    "accuracy": 1.0,
-    "format_valid": True,
-    "advantage": 0.5,
-}
-NO_NODE = {"level": None, "delta": None, "probability": None, "eligible": None, "budget": None, "children": None}
-NO_CALL = {
-    "tool": None, "tool_input": None, "tool_status": None, "tool_seconds": None,
-    "tool_output": None, "tool_output_tokens": 0, "tool_output_ids": None, "prompt_ids": None,
-    "new_context": False,
-}  # fmt: skip
+NODE = ("level", "delta", "probability", "eligible", "budget", "children")
+ADVANTAGE = ("advantage", "leaves", "weight", "soft_positive", "soft_negative", "hard_advantage")
 
 
 def advantages() -> TreeAdvantages:
@@ -68,8 +41,25 @@ def test_the_rows_of_a_small_tree_begin_with_a_turn_that_calls_a_tool():
     rows = written(TREE, advantages=advantages())
     assert [(row["agent_id"], row["turn"]) for row in rows] == [("0", 0), ("0", 1), ("1", 0), ("2", None), ("0.0", 0)]
     assert rows[0] == {
-        **OF_QUESTION,
-        **FIRST,
+        "purpose": "training",
+        "iteration": 7,
+        "number": 41,
+        "question_id": "lamps",
+        "question_seconds": 2.5,
+        "trained": True,
+        "prompt": "Q?",
+        "prompt_tokens": 2,
+        "prompt_ids": ids("Q?").tolist(),
+        "agent_id": "0",
+        "parent": None,
+        "inherited_turns": 0,
+        "topped_up": False,
+        "stop_reason": "answer",
+        "counts": True,
+        "reward": 1.0,
+        "accuracy": 1.0,
+        "format_valid": True,
+        "advantage": 0.5,
         "turn": 0,
         "depth": 0,
         "text": "<s>é",
@@ -91,77 +81,35 @@ def test_the_rows_of_a_small_tree_begin_with_a_turn_that_calls_a_tool():
         "tool_output_tokens": 2,
         "tool_output_ids": ids("12").tolist(),
         "new_context": False,
-        "prompt_ids": ids("Q?").tolist(),
         "after_tool": None,
-        **NO_NODE,
+        **dict.fromkeys(NODE),
         "leaves": 1,
         "weight": 2.0,
         "soft_positive": 1.0,
         "soft_negative": 0.0,
         "hard_advantage": 0.5,
+        **dict.fromkeys(column.name for column in ANSWER),
     }
 
 
-def test_the_row_of_a_turn_after_a_response_has_the_node_before_it():
-    assert written(TREE, advantages=advantages())[1] == {
-        **OF_QUESTION,
-        **FIRST,
-        "turn": 1,
-        "depth": 1,
-        "text": "A",
-        "token_ids": ids("A").tolist(),
-        "token_ends": [1],
-        "log_probs": [-1.0],
-        "entropies": [2.0],
-        "weight_versions": [3],
-        "turn_reward": 0.75,
-        "started_s": 1.5,
-        "generated_s": 2.0,
-        "answered_s": 2.0,
-        **NO_CALL,
-        "after_tool": "search",
-        "level": 1.25,
-        "delta": 0.25,
-        "probability": 0.55,
-        "eligible": True,
-        "budget": 2,
-        "children": 1,
-        "leaves": 1,
-        "weight": 2.0,
-        "soft_positive": 1.0,
-        "soft_negative": 0.0,
-        "hard_advantage": 0.5,
-    }
-
-
-def test_a_trajectory_without_a_turn_has_a_row():
-    row = written(TREE, advantages=advantages())[3]
-    own = {name: value for name, value in row.items() if value is not None and name not in OF_QUESTION}
-    assert own == {
-        "agent_id": "2",
-        "inherited_turns": 0,
-        "topped_up": True,
-        "stop_reason": "engine_failure",
-        "counts": False,
-        "reward": 0.0,
-        "accuracy": 0.0,
-        "format_valid": False,
-    }
-
-
-def test_a_masked_fork_has_no_advantage_and_is_not_examined_at_its_node():
-    row = written(TREE, advantages=advantages())[4]
-    assert (row["parent"], row["inherited_turns"], row["depth"], row["answered_s"]) == ("0", 1, 1, None)
-    assert (row["after_tool"], row["weight_versions"]) == ("search", [4])
-    assert {name: row[name] for name in NO_NODE} == NO_NODE
-    assert (row["advantage"], row["leaves"], row["weight"], row["hard_advantage"]) == (None, 0, 0.0, None)
+def test_the_rows_of_other_turns_and_of_a_trajectory_without_one():
+    _, second, _, without, masked_fork = written(TREE, advantages=advantages())
+    # A turn after a response has the node before it.
+    node = {"level": 1.25, "delta": 0.25, "probability": 0.55, "eligible": True, "budget": 2, "children": 1}
+    assert {name: second[name] for name in ("after_tool", *NODE)} == {"after_tool": "search", **node}
+    assert (second["prompt_ids"], second["tool"], second["tool_output_tokens"]) == (None, None, 0)
+    assert {name for name in [column.name for column in TURN] if without[name] is not None} == set()
+    assert (without["agent_id"], without["topped_up"], without["stop_reason"]) == ("2", True, "engine_failure")
+    fork = masked_fork
+    assert (fork["parent"], fork["inherited_turns"], fork["depth"], fork["answered_s"]) == ("0", 1, 1, None)
+    assert (fork["after_tool"], fork["weight_versions"], fork["counts"]) == ("search", [4], False)
+    assert [fork[name] for name in ADVANTAGE] == [None, 0, 0.0, 0.0, 0.0, None]
+    assert {fork[name] for name in NODE} == {None}
 
 
 def test_what_was_not_trained_has_no_advantages():
     rows = written(TREE)
-    names = ("advantage", "leaves", "weight", "soft_positive", "soft_negative", "hard_advantage")
-    assert {row[name] for row in rows for name in names} == {None}
-    assert {row["trained"] for row in rows} == {False}
+    assert {row[name] for row in rows for name in (*ADVANTAGE, "trained")} == {None, False}
 
 
 @pytest.mark.parametrize("seed", [None, *range(8)])
@@ -190,14 +138,18 @@ def test_without_a_tokenizer_there_are_tokens_and_no_text():
 
 
 @pytest.mark.parametrize(
-    ("text", "ends"), [("", []), ("ab", [1, 2]), ("a<|im_end|>b", [1, 11, 12]), ("🎉!", [0, 0, 0, 1, 2])]
+    ("tokens", "text", "ends"),
+    [
+        (ids(""), "", []),
+        (ids("ab"), "ab", [1, 2]),
+        (ids("a<|im_end|>b"), "a<|im_end|>b", [1, 11, 12]),
+        (ids("🎉!"), "🎉!", [0, 0, 0, 1, 2]),
+        # A character that stays incomplete belongs to the last token.
+        (ids("aé")[:2], "a\ufffd", [1, 2]),
+    ],
 )
-def test_where_tokens_end(text, ends):
-    assert token_text(TOKENIZER, ids(text)) == (text, ends)
-
-
-def test_a_character_that_stays_incomplete_belongs_to_the_last_token():
-    assert token_text(TOKENIZER, ids("aé")[:2]) == ("a�", [1, 2])
+def test_where_tokens_end(tokens, text, ends):
+    assert token_text(TOKENIZER, tokens) == (text, ends)
 
 
 def test_any_tokens_have_their_text_and_their_ends():

@@ -10,6 +10,7 @@ import pytest
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.connectors import PipelineSettings, judge
+from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.record import schema
 from rllib_arpo.record.recorder import TreeRecorder, is_chosen
@@ -87,14 +88,20 @@ def test_greedy_evaluation_states_how_it_was_sampled(model_folder):
     assert [stated[name] for name in ("branching", "num_rollouts", "temperature")] == ["never", 1, 0.0]
 
 
-def record(folder: Path, made: ARPOConfig, iterations: int = 2) -> None:
+def recorded(folder: Path, made: ARPOConfig, questions: list[SampledQuestion], episodes: list[TreeEpisode]) -> list:
+    """The rows of an iteration in which these questions were asked, and the update got these episodes."""
     recorder = TreeRecorder(RecordSettings.from_config(made), lambda: folder)
-    for iteration in range(1, iterations + 1):
-        question = sampled(TREE, iteration)
-        episodes = [question.episode]
-        statistics = QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics
-        recorder.training(iteration, [question], episodes, statistics)
+    recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics)
+    recorder.evaluation(0, questions[:1])
     recorder.close()
+    file = folder / "trees" / "iteration-00001.parquet"
+    return pq.read_table(file).to_pylist() if file.exists() else []
+
+
+def with_first_paid(tree: QuestionTree, reward: float) -> QuestionTree:
+    """Of the tree, the first trajectory with another reward."""
+    first = tree.trajectories[0]
+    return replace(tree, trajectories=(replace(first, turns=paid(first.turns, reward)),))
 
 
 def test_a_share_of_the_questions_is_chosen_by_their_names():
@@ -109,13 +116,8 @@ def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(
     """A connector of the user drops the first question, and replaces the episode of the second."""
     made = config(model_folder)
     questions = [sampled(replace(TREE, question_id=name), i) for i, name in enumerate(("a", "b", "c"))]
-    better = replace(TREE.trajectories[0], turns=paid(TREE.trajectories[0].turns, 4.75))
-    shaped = replace(TREE, question_id="b", trajectories=(better,))
-    episodes = [questions[2].episode, TreeEpisode(shaped)]
-    recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
-    recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics)
-    recorder.close()
-    rows = pq.read_table(tmp_path / "trees" / "iteration-00001.parquet").to_pylist()
+    shaped = replace(with_first_paid(TREE, 4.75), question_id="b")
+    rows = recorded(tmp_path, made, questions, [questions[2].episode, TreeEpisode(shaped)])
     assert {
         (row["question_id"], row["trained"], row["agent_id"], row["reward"]) for row in rows if row["turn"] == 0
     } == {
@@ -130,26 +132,14 @@ def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(
 
 
 def test_the_new_episodes_of_a_question_that_is_asked_twice_keep_their_order(model_folder, tmp_path):
-    made = config(model_folder)
-    questions = [sampled(TREE, number) for number in (3, 4)]
-    shaped = [
-        replace(TREE, trajectories=(replace(TREE.trajectories[0], turns=paid(TREE.trajectories[0].turns, reward)),))
-        for reward in (1.75, 4.75)
-    ]
-    episodes = [TreeEpisode(tree) for tree in shaped]
-    recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
-    recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics)
-    recorder.close()
-    rows = pq.read_table(tmp_path / "trees" / "iteration-00001.parquet").to_pylist()
+    episodes = [TreeEpisode(with_first_paid(TREE, reward)) for reward in (1.75, 4.75)]
+    rows = recorded(tmp_path, config(model_folder), [sampled(TREE, number) for number in (3, 4)], episodes)
     assert {(row["number"], row["reward"]) for row in rows} == {(3, 2.0), (4, 5.0)}
 
 
 def test_without_a_share_nothing_is_written(model_folder, tmp_path):
-    made = config(model_folder, record_share=None)
-    record(tmp_path, made)
-    recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
-    recorder.evaluation(0, [sampled(TREE)])
-    recorder.close()
+    question = sampled(TREE)
+    assert recorded(tmp_path, config(model_folder, record_share=None), [question], [question.episode]) == []
     assert list(tmp_path.iterdir()) == []
 
 

@@ -115,6 +115,10 @@ def cut(agents):
     agents["0"] = agents["0"][:1]
 
 
+def add(agents):
+    agents["7"] = agents["1"]
+
+
 def spoil(agents):
     agents["1"].rewards[0] = None
 
@@ -123,7 +127,7 @@ def spoil(agents):
     (dict.clear, "Mine left question 'q' without a trajectory."),
     (lambda agents: agents.pop("0"), "Mine dropped trajectory '0' of question 'q', from which '0.0' descends."),
     (cut, "Mine left question 'q' with turns of trajectory '0' that were not sampled, or without some that were."),
-    (lambda agents: agents.update({"7": agents["1"]}), "Mine left question 'q' with turns of trajectory '7' that were not sampled, or without some that were."),
+    (add, "Mine left question 'q' with turns of trajectory '7' that were not sampled, or without some that were."),
     (spoil, "Mine left a reward of question 'q', trajectory 1, that must be a finite number, not None."),
 ])  # fmt: skip
 def test_changes_that_do_not_fit_are_refused(change, sentence):
