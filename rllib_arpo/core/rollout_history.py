@@ -1,4 +1,4 @@
-"""What the next questions get from earlier ones: baseline of dH, tau (docs/design.md)."""
+"""Measurements of the last questions, from which the next ones get the baseline of dH and tau (docs/design.md)."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Random trajectory trees for property tests, and short builders for trees written by hand."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 from hypothesis import strategies as st
@@ -72,19 +72,12 @@ def _with_unique_tokens(tree: QuestionTree) -> QuestionTree:
     def rename(tokens: np.ndarray) -> np.ndarray:
         return np.array([next(counter) for _ in tokens], dtype=np.int32)
 
-    return replace(
-        tree,
-        prompt=rename(tree.prompt),
-        trajectories=tuple(
-            replace(
-                t,
-                turns=tuple(
-                    replace(u, token_ids=rename(u.token_ids), observation=rename(u.observation)) for u in t.turns
-                ),
-            )
-            for t in tree.trajectories
-        ),
-    )
+    def renamed(turn: Turn) -> Turn:
+        return replace(turn, token_ids=rename(turn.token_ids), observation=rename(turn.observation))
+
+    prompt = rename(tree.prompt)
+    trajectories = tuple(replace(t, turns=tuple(map(renamed, t.turns))) for t in tree.trajectories)
+    return replace(tree, prompt=prompt, trajectories=trajectories)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,21 +215,4 @@ def trees(**options) -> st.SearchStrategy[QuestionTree]:
 
 def assert_same(a: QuestionTree, b: QuestionTree) -> None:
     """All of two trees, their trajectories in the same order."""
-    assert (a.question_id, a.prompt.tolist()) == (b.question_id, b.prompt.tolist())
-    mine, other = a.by_id(), b.by_id()
-    assert list(mine) == list(other)
-    for agent, trajectory in mine.items():
-        copy = other[agent]
-        for name in ("stop_reason", "accuracy", "format_valid", "parent", "num_inherited_turns", "topped_up"):
-            assert getattr(copy, name) == getattr(trajectory, name), (agent, name)
-        assert len(copy.turns) == len(trajectory.turns)
-        for one, two in zip(trajectory.turns, copy.turns, strict=True):
-            for name in ("token_ids", "log_probs", "entropies", "observation", "weight_versions"):
-                assert getattr(one, name).tolist() == getattr(two, name).tolist(), (agent, name)
-            assert (one.new_context, one.tool_call, one.decision, one.times, one.reward) == (
-                two.new_context,
-                two.tool_call,
-                two.decision,
-                two.times,
-                two.reward,
-            )
+    np.testing.assert_equal(asdict(a), asdict(b))

@@ -139,50 +139,34 @@ def test_progress_has_the_tokens_and_the_tools_in_flight_also_of_those_that_a_de
     assert sampled.progress == [{"tokens": 2}, {"tools": 1}, {"tools": -1}] * 2
 
 
-@pytest.mark.parametrize(("first", "turns"), [([21] * 10**6, []), ([21, TOOL], [(21, TOOL)])])
-def test_a_fork_without_an_answered_turn_is_masked_whatever_the_deadline_costs(sample_tree, first, turns):
-    """ "0" waits for its second tool, "0.0" is still in its first turn: the penalty is for what "0" sampled alone."""
-    script = {
-        PROMPT: [tool(10), answer(11)],
-        NODE: [tool(20, HIGH), ScriptedReply(first)],
-    }
-    sampled = sample_tree(
-        script,
-        {"delays": {("0", 1): 60.0, ("0.0", 1): 60.0}, "rewards": {"1": 1.0}},
-        **DEADLINE,
-    )
-    assert sampled.shape() == {
-        "0": (None, 0, [(10, TOOL), (20, TOOL)], "time_limit"),
-        "1": (None, 0, [(11, ANSWER)], "answer"),
-        "0.0": ("0", 1, turns, "deadline"),
-    }
-    assert [t.counts for t in sampled.tree.trajectories] == [True, False, True]
-    assert sampled.tree.returns().tolist() == [-1.0, 0.0, 1.0]
-    assert sampled.tree.trajectories[0].turns[1].observation.tolist() == []
-
-
 @pytest.mark.parametrize(
-    ("of_fork", "endings", "returns"),
+    ("of_root", "of_fork", "endings", "returns"),
     [
-        (answer(21), ["deadline", "answer", "answer"], [0.0, 1.0, 1.0]),
-        (ScriptedReply([21] * 10**6), ["time_limit", "deadline", "answer"], [-1.0, -1.0, 1.0]),
+        # "0" waits for its second tool: the penalty is for what "0" sampled alone.
+        (tool(20, HIGH), ScriptedReply([21] * 10**6), ["time_limit", "deadline", "answer"], [-1.0, 0.0, 1.0]),
+        (tool(20, HIGH), tool(21), ["time_limit", "deadline", "answer"], [-1.0, 0.0, 1.0]),
+        # "0" is still in the turn at which it was forked: its last whole turn is that of "0.0" as well.
+        (ScriptedReply([20] * 10**6, HIGH), answer(21), ["deadline", "answer", "answer"], [0.0, 1.0, 1.0]),
+        (
+            ScriptedReply([20] * 10**6, HIGH),
+            ScriptedReply([21] * 10**6),
+            ["time_limit", "deadline", "answer"],
+            [-1.0, -1.0, 1.0],
+        ),
     ],
-    ids=["the fork counts", "the fork is masked"],
+    ids=["in its first turn", "its first turn is not answered", "the fork counts", "the fork is masked"],
 )
-def test_a_fork_does_not_pay_for_the_deadline_of_its_parent(sample_tree, of_fork, endings, returns):
-    """ "0" is still in the turn at which it was forked: its last whole turn is that of "0.0" as well."""
-    script = {
-        PROMPT: [tool(10), answer(11)],
-        NODE: [ScriptedReply([20] * 10**6, entropies=HIGH), of_fork],
-    }
-    sampled = sample_tree(
-        script,
-        {"rewards": {"0.0": 1.0, "1": 1.0}},
-        **DEADLINE,
-    )
-    assert [(t.agent_id, len(t.turns)) for t in sampled.tree.trajectories if t.parent is None] == [("0", 1), ("1", 1)]
-    assert [str(t.stop_reason) for t in sampled.tree.trajectories] == endings
-    assert sampled.tree.returns().tolist() == returns
+def test_a_fork_does_not_pay_for_the_deadline_of_its_parent(sample_tree, of_root, of_fork, endings, returns):
+    """A fork without an answered turn is masked whatever the deadline costs."""
+    script = {PROMPT: [tool(10), answer(11)], NODE: [of_root, of_fork]}
+    env_config = {"delays": {("0", 1): 60.0, ("0.0", 1): 60.0}, "rewards": {"0.0": 1.0, "1": 1.0}}
+    sampled = sample_tree(script, env_config, **DEADLINE)
+    trajectories = sampled.tree.by_id()
+    assert [str(trajectories[agent].stop_reason) for agent in ("0", "0.0", "1")] == endings
+    assert [sampled.tree.return_of(agent) for agent in ("0", "0.0", "1")] == returns
+    assert [trajectories[agent].counts for agent in ("0", "0.0", "1")] == [e != "deadline" for e in endings]
+    assert len(trajectories["0"].turns) == (2 if of_root == tool(20, HIGH) else 1)
+    assert trajectories["0"].turns[-1].observation.tolist() == ([] if len(trajectories["0"].turns) == 2 else [50, 0])
 
 
 def test_limits_bound_every_request(sample_tree):
