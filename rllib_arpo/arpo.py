@@ -30,17 +30,15 @@ from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
 from rllib_arpo.core.metric import measure
 from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
-from rllib_arpo.core.settings import settings_from
 from rllib_arpo.faults import check_constructed
 from rllib_arpo.files import check_files, write_checksums
 from rllib_arpo.learner.sharding import NonFiniteLossError
 from rllib_arpo.policy.module_checkpoint import resolve
 from rllib_arpo.record.recorder import TreeRecorder, trial_folder
-from rllib_arpo.record.tables import RecordSettings
 from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, DispatchSettings, QuestionDispatcher
 from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
 from rllib_arpo.rollout.metric_table import BATCH_METRICS, nested, rollout_metrics
-from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings
+from rllib_arpo.rollout.question_stream import QuestionStream
 from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.rollout.settings import rollout_reference
 from rllib_arpo.tracking.console import MESSAGES, ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages
@@ -98,7 +96,7 @@ class ARPO(Algorithm):
         self.last_sampled: list[SampledQuestion] = []
         self._rollout_history = RolloutHistory(config.entropy_baseline_questions or config.questions_per_batch)
         self._num_updates = 0
-        self._recorder = TreeRecorder(RecordSettings.from_config(config), partial(trial_folder, self))
+        self._recorder = TreeRecorder(config, partial(trial_folder, self))
         self.messages = Messages()
         logger.addHandler(self.messages)
         self._is_stopped = False
@@ -153,7 +151,7 @@ class ARPO(Algorithm):
 
     @cached_property
     def _stream(self) -> QuestionStream:
-        return QuestionStream(self._dispatcher, settings_from(StreamSettings, self.config))
+        return QuestionStream(self._dispatcher, self.config)
 
     @cached_property
     def _evaluation_dispatcher(self) -> QuestionDispatcher:

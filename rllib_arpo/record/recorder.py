@@ -18,13 +18,14 @@ from pyarrow.fs import LocalFileSystem
 
 from rllib_arpo.files import replace_file
 from rllib_arpo.record.schema import FAILED
-from rllib_arpo.record.tables import RecordSettings, evaluation_table, training_table
+from rllib_arpo.record.tables import evaluation_table, training_table
 from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import SampledQuestion
 
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm import Algorithm
 
+    from rllib_arpo.arpo_config import ARPOConfig
 
 logger = logging.getLogger("rllib_arpo")
 
@@ -126,8 +127,8 @@ class TreeRecorder:
         folder: gives the trial's folder, in which the record's own one is made.
     """
 
-    def __init__(self, settings: RecordSettings, folder: Callable[[], Path]):
-        self._settings = settings
+    def __init__(self, config: ARPOConfig, folder: Callable[[], Path]):
+        self._config = config
         self._folder = folder
 
     @cached_property
@@ -148,22 +149,22 @@ class TreeRecorder:
             episodes: those on which the update trains, as the connectors of the user have left them.
             statistics: of their rewards (`QuestionBatch.statistics`).
         """
-        if not self._settings.share:
+        if not self._config.record_share:
             return
         trained = _trained(asked, episodes)
         chosen = [
             (question, trained[i])
             for i, question in enumerate(asked)
-            if is_chosen(question.episode.id_, self._settings.share)
+            if is_chosen(question.episode.id_, self._config.record_share)
         ]
         if chosen:
-            make = partial(training_table, iteration, chosen, self._settings, statistics)
+            make = partial(training_table, iteration, chosen, self._config, statistics)
             self._writer.submit(f"iteration-{iteration:05d}.parquet", len(chosen), make)
 
     def evaluation(self, iteration: int, sampled: Sequence[SampledQuestion]) -> None:
         """Records the questions of an evaluation, which follows `iteration` updates."""
-        if self._settings.share is not None:
-            make = partial(evaluation_table, iteration, list(sampled), self._settings)
+        if self._config.record_share is not None:
+            make = partial(evaluation_table, iteration, list(sampled), self._config)
             self._writer.submit(f"evaluation-{iteration:05d}.parquet", len(sampled), make)
 
     def failed(
@@ -184,7 +185,7 @@ class TreeRecorder:
         chosen = [(question, episode) for question, episode in pairs if question.episode.id_ in question_ids]
         path = self._folder() / RECORD_FOLDER / f"{FAILED}-{iteration:05d}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_table(training_table(iteration, chosen, self._settings, statistics, FAILED), path)
+        write_table(training_table(iteration, chosen, self._config, statistics, FAILED), path)
         return path
 
     def close(self) -> None:

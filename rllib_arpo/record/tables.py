@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,36 +36,8 @@ UPDATE_SETTINGS = (
 FORK_SETTINGS = ("branch_width", "branch_threshold", "branch_share")
 
 
-@dataclass(frozen=True, slots=True)
-class RecordSettings:
-    """The settings on which the record of a run depends.
-
-    Attributes:
-        model: whose tokenizer decodes.
-        share: of the training questions that are recorded (`record_share`); None: only questions that end the run are.
-        training, evaluation: the settings that the files of each purpose state.
-        pipeline: the settings by which the update computes advantages.
-    """
-
-    model: str
-    share: float | None
-    training: dict[str, Any]
-    evaluation: dict[str, Any]
-    pipeline: PipelineSettings
-
-    @classmethod
-    def from_config(cls, config: ARPOConfig) -> RecordSettings:
-        held_out = config if config.in_evaluation else config.get_evaluation_config_object()
-        return cls(
-            model=config.model_name_or_path,
-            share=config.record_share,
-            training=_stated(config),
-            evaluation=_stated(held_out),
-            pipeline=PipelineSettings.from_config(config),
-        )
-
-
-def _stated(config: ARPOConfig) -> dict[str, Any]:
+def settings_of(config: ARPOConfig) -> dict[str, Any]:
+    """The settings that the record of a run states for the questions of this configuration, or of its evaluation's."""
     rollout = RolloutSettings.from_config(config, explore=config.explore)
     settings = {name: getattr(config, name) for name in (*FORK_SETTINGS, *UPDATE_SETTINGS)}
     return stated(config.model_name_or_path, rollout) | settings
@@ -104,7 +75,7 @@ def tree_advantages(judged: JudgedTree) -> TreeAdvantages:
 def training_table(
     iteration: int,
     chosen: Sequence[tuple[SampledQuestion, TreeEpisode | None]],
-    settings: RecordSettings,
+    config: ARPOConfig,
     statistics: Any,
     purpose: str = TRAINING,
 ) -> pa.Table:
@@ -113,23 +84,25 @@ def training_table(
     Args:
         statistics: of the rewards of the whole batch (`QuestionBatch.statistics`).
     """
-    tokenizer = _tokenizer(settings.model)
+    tokenizer, stated = _tokenizer(config.model_name_or_path), settings_of(config)
+    pipeline = PipelineSettings.from_config(config)
     questions = [
         RecordedQuestion.decoded(
             question.tree if episode is None else episode.tree,
             _facts(question, purpose, iteration),
             tokenizer,
-            settings.training,
-            advantages=None if episode is None else tree_advantages(judge(episode.tree, settings.pipeline, statistics)),
+            stated,
+            advantages=None if episode is None else tree_advantages(judge(episode.tree, pipeline, statistics)),
         )
         for question, episode in chosen
     ]
-    return record_table(questions, settings.training)
+    return record_table(questions, stated)
 
 
-def evaluation_table(iteration: int, sampled: Sequence[SampledQuestion], settings: RecordSettings) -> pa.Table:
+def evaluation_table(iteration: int, sampled: Sequence[SampledQuestion], config: ARPOConfig) -> pa.Table:
     """The rows of the questions of an evaluation."""
-    tokenizer, stated = _tokenizer(settings.model), settings.evaluation
+    held_out = config if config.in_evaluation else config.get_evaluation_config_object()
+    tokenizer, stated = _tokenizer(config.model_name_or_path), settings_of(held_out)
     questions = [
         RecordedQuestion.decoded(each.tree, _facts(each, EVALUATION, iteration), tokenizer, stated) for each in sampled
     ]

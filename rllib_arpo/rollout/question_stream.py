@@ -3,18 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
+
 from rllib_arpo.core.figures import has_signal, oldest_weights
 from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion, SamplingConditions, question_refs
-
-
-@dataclass(frozen=True, slots=True)
-class StreamSettings:
-    """The settings that the stream reads; the attributes have the names of `ARPOConfig`'s."""
-
-    questions_per_batch: int
-    max_weight_lag: int
-    max_resample_rounds: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +40,9 @@ class QuestionStream:
         next_number: of the first question that is in no batch yet; a checkpoint keeps only this number.
     """
 
-    def __init__(self, dispatcher: QuestionDispatcher, settings: StreamSettings):
+    def __init__(self, dispatcher: QuestionDispatcher, config: AlgorithmConfig):
         self._dispatcher = dispatcher
-        self._settings = settings
+        self._config = config
         self._asked_until = self._num_requeued = 0
         self.next_number = 0
 
@@ -65,15 +58,15 @@ class QuestionStream:
         Raises:
             RuntimeError: all questions were given up (`QuestionDispatcher.collect` raises further errors).
         """
-        settings = self._settings
+        config = self._config
         self._num_requeued = rounds = 0
-        self._ask_until(self.next_number + (1 + settings.max_weight_lag) * settings.questions_per_batch)
-        asked = batch = self.take(settings.questions_per_batch, conditions)
-        while rounds < settings.max_resample_rounds and not all(has_signal(s.tree) for s in batch):
+        self._ask_until(self.next_number + (1 + config.max_weight_lag) * config.questions_per_batch)
+        asked = batch = self.take(config.questions_per_batch, conditions)
+        while rounds < config.max_resample_rounds and not all(has_signal(s.tree) for s in batch):
             kept = [s for s in batch if has_signal(s.tree)]
-            fresh = self.take(settings.questions_per_batch - len(kept), conditions)
+            fresh = self.take(config.questions_per_batch - len(kept), conditions)
             batch, asked, rounds = kept + fresh, asked + fresh, rounds + 1
-        trained = [s for s in batch if has_signal(s.tree)] if settings.max_resample_rounds else batch
+        trained = [s for s in batch if has_signal(s.tree)] if config.max_resample_rounds else batch
         trained = trained or batch
         given_up = self._dispatcher.take_missing()
         if not trained:
@@ -107,7 +100,7 @@ class QuestionStream:
         return sampled
 
     def _too_old(self, sampled: Sequence[SampledQuestion], version: int | None) -> list[QuestionRef]:
-        return [s.ref for s in sampled if weight_lag(s, version) > self._settings.max_weight_lag]
+        return [s.ref for s in sampled if weight_lag(s, version) > self._config.max_weight_lag]
 
 
 def weight_lag(question: SampledQuestion, version: int | None) -> int:

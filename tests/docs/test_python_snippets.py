@@ -206,12 +206,11 @@ def test_sql_snippets_are_answered_by_a_record(record):
 def record(desk, model_folder) -> None:
     """The record of an evaluation after 12 updates, in the current folder."""
     from rllib_arpo.record.recorder import TreeRecorder
-    from rllib_arpo.record.tables import RecordSettings
     from rllib_arpo.rollout.episodes import TreeEpisode
     from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion
     from tests.record.trees import TREE
 
     config = ARPOConfig().language_model(model_name_or_path=model_folder).debugging(seed=5)
-    recorder = TreeRecorder(RecordSettings.from_config(config), lambda: desk)
+    recorder = TreeRecorder(config, lambda: desk)
     recorder.evaluation(12, [SampledQuestion(QuestionRef(0), TreeEpisode(TREE))])
     recorder.close()

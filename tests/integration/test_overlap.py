@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from ray import tune
 
-from rllib_arpo import ARPO
+from rllib_arpo import ARPO, ARPOConfig
 from rllib_arpo.core.figures import oldest_weights
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import SampledQuestion, SamplingConditions
-from rllib_arpo.rollout.question_stream import QuestionStream, StreamSettings, weight_lag
+from rllib_arpo.rollout.question_stream import QuestionStream, weight_lag
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
 from tests.helpers.scripted_env import ANSWER, TOOL
@@ -131,13 +131,13 @@ class FakeDispatcher:
         return missing
 
 
-SETTINGS = StreamSettings(questions_per_batch=2, max_weight_lag=1, max_resample_rounds=0)
+CONFIG = ARPOConfig().training(questions_per_batch=2).adaptive_rollout(max_weight_lag=1)
 
 
 def test_questions_over_the_bound_are_asked_again():
     """A question whose tokens are two updates old, with a bound of one, is asked again and counted."""
     dispatcher = FakeDispatcher({0: [4], 1: [2, 5]})
-    batch = QuestionStream(dispatcher, SETTINGS).next_batch(SamplingConditions(weight_version=5))
+    batch = QuestionStream(dispatcher, CONFIG).next_batch(SamplingConditions(weight_version=5))
     assert [(q.number, oldest_weights(q.tree)) for q in batch.questions] == [(0, 4), (1, 5)]
     assert dispatcher.asked == [[0, 1, 2, 3], [1]]
     assert [weight_lag(q, 5) for q in batch.questions] == [1, 0]
@@ -146,7 +146,7 @@ def test_questions_over_the_bound_are_asked_again():
 
 def test_a_question_over_the_bound_that_is_given_up_when_it_is_asked_again_is_left_out():
     dispatcher = FakeDispatcher({0: [4], 1: [2]})
-    batch = QuestionStream(dispatcher, SETTINGS).next_batch(SamplingConditions(weight_version=5))
+    batch = QuestionStream(dispatcher, CONFIG).next_batch(SamplingConditions(weight_version=5))
     assert [q.number for q in batch.questions] == [0]
     assert dispatcher.asked == [[0, 1, 2, 3], [1]]
     assert (batch.num_requeued, batch.num_given_up) == (1, 1)

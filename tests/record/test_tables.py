@@ -14,7 +14,7 @@ from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
 from rllib_arpo.record import schema
 from rllib_arpo.record.recorder import TreeRecorder, is_chosen
-from rllib_arpo.record.tables import RecordSettings, training_table
+from rllib_arpo.record.tables import settings_of, training_table
 from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion
 from tests.helpers.trees import paid, random_tree
@@ -52,7 +52,7 @@ def test_the_advantages_are_those_of_the_update(model_folder, changes, attributi
     chosen = [(question, question.episode) for question in questions[3:9]]
     rows = {
         (row["question_id"], row["agent_id"], row["turn"]): row
-        for row in training_table(1, chosen, RecordSettings.from_config(made), statistics).to_pylist()
+        for row in training_table(1, chosen, made, statistics).to_pylist()
     }
     compared = 0
     for tree in trees[3:9]:
@@ -75,22 +75,22 @@ def test_the_advantages_are_those_of_the_update(model_folder, changes, attributi
 def test_a_file_states_its_version_and_the_settings(model_folder):
     made = config(model_folder, branching="random", random_fork_probability=0.2, branch_width="wide", temperature=0.7)
     made.num_rollouts = np.int64(9)
-    metadata = training_table(1, [(sampled(TREE), None)], RecordSettings.from_config(made), None).schema.metadata
+    metadata = training_table(1, [(sampled(TREE), None)], made, None).schema.metadata
     assert metadata[schema.VERSION_KEY] == b"5"
     stated = json.loads(metadata[schema.SETTINGS_KEY])
-    assert stated == RecordSettings.from_config(made).training
+    assert stated == settings_of(made)
     names = ("model_name_or_path", "branching", "branch_width", "temperature", "branch_threshold", "baseline", "seed")
     assert [stated[name] for name in names] == [model_folder, "random", "wide", 0.7, 0.5, "group", 5]
 
 
 def test_greedy_evaluation_states_how_it_was_sampled(model_folder):
-    stated = RecordSettings.from_config(config(model_folder)).evaluation
+    stated = settings_of(config(model_folder).get_evaluation_config_object())
     assert [stated[name] for name in ("branching", "num_rollouts", "temperature")] == ["never", 1, 0.0]
 
 
 def recorded(folder: Path, made: ARPOConfig, questions: list[SampledQuestion], episodes: list[TreeEpisode]) -> list:
     """The rows of an iteration in which these questions were asked, and the update got these episodes."""
-    recorder = TreeRecorder(RecordSettings.from_config(made), lambda: folder)
+    recorder = TreeRecorder(made, lambda: folder)
     recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics)
     recorder.evaluation(0, questions[:1])
     recorder.close()
@@ -148,7 +148,7 @@ def test_a_question_that_ended_the_run_is_written_at_once_whatever_the_share(mod
     questions = [sampled(replace(TREE, question_id=name), i) for i, name in enumerate(("a", "b"))]
     episodes = [question.episode for question in questions]
     statistics = QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics
-    recorder = TreeRecorder(RecordSettings.from_config(made), lambda: tmp_path)
+    recorder = TreeRecorder(made, lambda: tmp_path)
     path = recorder.failed(3, questions, episodes, statistics, ["b"])
     assert path == tmp_path / "trees" / "failed-00003.parquet"
     rows = pq.read_table(path).to_pylist()

@@ -8,7 +8,6 @@ import pytest
 from rllib_arpo import ARPOConfig
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.record.recorder import TreeRecorder
-from rllib_arpo.record.tables import RecordSettings
 from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import Purpose, QuestionRef, SampledQuestion
 from tests.record.trees import TREE
@@ -23,7 +22,7 @@ def write_record(folder: Path, model: str, trees: list[QuestionTree]) -> None:
     config = ARPOConfig().language_model(model_name_or_path=model).reporting(record_share=1.0)
     config.adaptive_rollout(num_rollouts=5, num_initial_rollouts=2)
     config.evaluation(evaluation_config={"explore": True, "branching": "threshold"})
-    recorder = TreeRecorder(RecordSettings.from_config(config), lambda: folder)
+    recorder = TreeRecorder(config, lambda: folder)
     held_out = [sampled(tree, i, Purpose.EVALUATION) for i, tree in enumerate(trees)]
     recorder.evaluation(0, held_out)
     asked = [sampled(tree, i, Purpose.TRAINING) for i, tree in enumerate(trees)]
