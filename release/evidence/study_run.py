@@ -119,7 +119,7 @@ def text_of(model: str) -> Callable[[np.ndarray], str]:
 
 def find(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
     """The number at `path`; RLlib reports NaN for what an earlier iteration had and this one has not."""
-    from rllib_arpo.core.results import number_at
+    from rllib_arpo.core.metric import number_at
 
     value = number_at(result, *path)
     return None if value is None or math.isinf(value) else value

@@ -1,11 +1,21 @@
-"""Entropy of the next token, and how much it rose after a tool response (ARPO, arXiv 2507.19849, eq. 3 and 4)."""
+"""Entropy of the next token, how much it rose after a tool response, and advantages that depend on it.
+
+The rise is ARPO's (arXiv 2507.19849, eq. 3 and 4). The advantage is AEPO's (arXiv 2510.14545): tokens of which the
+policy was unsure count more, `A_t = A max(0, 1 + a z(H_t))`, where H_t is the entropy of the distribution from which
+token t was sampled, and z normalises over the unique generated tokens of the optimizer minibatch, including those of
+questions without a signal. K: tokens.
+"""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from rllib_arpo.core.advantages import STD_EPSILON, mean_and_std
+from rllib_arpo.core.tree import QuestionTree, TreeLayout, Turn
 
 #: The number of tokens for which the authors' code asks its engine (`logprobs=10`).
 TOP_K = 10
@@ -112,3 +122,56 @@ def running_delta(after: np.ndarray, reference: float, vocab_size: int, normaliz
         dH; 0.0 of an empty window.
     """
     return entropy_level(np.asarray(after, dtype=np.float64) - reference, vocab_size, normalization)
+
+
+@dataclass(frozen=True, slots=True)
+class EntropyStatistics:
+    """Mean and standard deviation (ddof = 1), in nats, of the token entropies of a minibatch over all learners."""
+
+    mean: float
+    std: float
+
+
+def entropy_factor(entropies: Tensor, statistics: EntropyStatistics, coeff: float) -> Tensor:
+    """The factor on a token's advantage: `max(0, 1 + coeff * (H - mean) / (std + 1e-6))`, [K], >= 0.
+
+    The paper has no floor; without it, the update would push a token of very low entropy away from what was good. The
+    factor does not depend on the leaf, so a shared token's `a_pos` and `a_neg` are multiplied alike.
+
+    Args:
+        entropies: [K] nats, without gradient.
+        statistics: of the minibatch; equal entropies have std 0 and the factor 1.
+        coeff: the paper's a; 0.2 in the authors' code.
+    """
+    return (1.0 + coeff * (entropies - statistics.mean) / (statistics.std + STD_EPSILON)).clamp(min=0.0)
+
+
+def turn_entropies(tree: QuestionTree, turn: Turn) -> np.ndarray:
+    """The entropies of all tokens of a turn, [n] float32 nats.
+
+    Raises:
+        ValueError: the turn has fewer entropies than tokens.
+    """
+    if len(turn.entropies) != len(turn.token_ids):
+        raise ValueError(
+            f"question {tree.question_id}: a turn of {len(turn.token_ids)} tokens has {len(turn.entropies)} entropies; "
+            f"entropy_advantage_coeff needs them all, record_entropies='all'"
+        )
+    return turn.entropies
+
+
+def unique_entropies(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
+    """The entropies of the generated tokens that a counted trajectory passes, each token once, [K] float64 nats.
+
+    Raises:
+        ValueError: a turn has fewer entropies than tokens.
+    """
+    return np.concatenate([np.zeros(0), *(turn_entropies(tree, tree.turn_of(node)) for node in layout.nodes)])
+
+
+def entropy_statistics(entropies: Sequence[np.ndarray]) -> EntropyStatistics:
+    """The statistics of several questions' entropies, [K] each; a single token and equal entropies have deviation 0.
+
+    Without a token both numbers are 0; there is nothing to multiply then.
+    """
+    return EntropyStatistics(*mean_and_std(np.concatenate([np.zeros(0), *entropies])))

@@ -1,9 +1,10 @@
 """A metric is declared once. Its value, its row on the page and its place in MLflow follow from the declaration."""
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -63,6 +64,18 @@ def metric_rows(metrics: Sequence[Metric[Source]], place: str = "") -> list[str]
         f"| {', '.join(f'`{place}{metric.name}`' for metric in neighbours)} | {words} |"
         for words, neighbours in groupby(metrics, key=lambda metric: metric.words)
     ]
+
+
+def number_at(result: Mapping[str, Any], *path: str) -> float | None:
+    """The number at a place of a nested result; None if there is none, or it is NaN.
+
+    Args:
+        path: keys; "a/b" stands for "a", "b".
+    """
+    value: Any = result
+    for key in "/".join(path).split("/"):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return None if value is None or math.isnan(value) else float(value)
 
 
 def mean(values: Iterable[float]) -> float | None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from rllib_arpo.core.advantages import NodeAttribution
-from rllib_arpo.core.entropy_advantage import turn_entropies
+from rllib_arpo.core.entropy import turn_entropies
 from rllib_arpo.core.tree import QuestionTree, TreeLayout, known_beginnings
 
 

@@ -28,7 +28,7 @@ from rllib_arpo.core.columns import (
     TOKEN_IDS,
     WEIGHT,
 )
-from rllib_arpo.core.entropy_advantage import entropy_factor
+from rllib_arpo.core.entropy import entropy_factor
 from rllib_arpo.core.packing import PackedTree, concatenate, plan_passes, split_tree, untrained_chain
 from rllib_arpo.core.tree import QuestionTree
 

@@ -16,7 +16,7 @@ from ray.rllib.core.learner.training_data import TrainingData
 
 from rllib_arpo.connectors import BATCH, PipelineSettings, leaf_rewards
 from rllib_arpo.core.advantages import loss_denominator, mean_and_std
-from rllib_arpo.core.entropy_advantage import EntropyStatistics, entropy_statistics, unique_entropies
+from rllib_arpo.core.entropy import EntropyStatistics, entropy_statistics, unique_entropies
 from rllib_arpo.core.settings import settings_from
 from rllib_arpo.core.token_counts import unique_tokens
 from rllib_arpo.core.tree import depth_first_layout

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from ray.air.constants import TRAINING_ITERATION
 from ray.tune.result import EXPR_RESULT_FILE
 
-from rllib_arpo.core.results import number_at
+from rllib_arpo.core.metric import number_at
 from rllib_arpo.record.read import RecordFile, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.schema import SCHEMA

@@ -17,7 +17,7 @@ from ray.air.constants import EXPR_PARAM_FILE, EXPR_PROGRESS_FILE, EXPR_RESULT_F
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
-from rllib_arpo.core.results import number_at
+from rllib_arpo.core.metric import number_at
 from rllib_arpo.envs.support.data_files import parse_json
 from rllib_arpo.files import check_all_files, replace_file, write_json
 from rllib_arpo.terminal import say

@@ -15,7 +15,7 @@ from ray.rllib.utils import force_list
 from ray.tune.result import DONE, TRAINING_ITERATION
 
 from rllib_arpo.arpo_config import ARPOConfig
-from rllib_arpo.core.results import number_at
+from rllib_arpo.core.metric import number_at
 from rllib_arpo.envs.support.data_files import read_json
 from rllib_arpo.files import take_lock, write_json
 from rllib_arpo.policy.module_checkpoint import export_model

@@ -16,7 +16,7 @@ from ray.rllib.utils.metrics import (
     TIMERS,
 )
 
-from rllib_arpo.core.results import number_at
+from rllib_arpo.core.metric import number_at
 from rllib_arpo.rollout.metric_table import ROLLOUT_METRICS
 from rllib_arpo.terminal import WARNING_FORMAT, open_terminal, printable, say, say_once
 

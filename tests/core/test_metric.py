@@ -1,6 +1,10 @@
-"""What follows from the declaration of a metric."""
+"""What follows from the declaration of a metric, and numbers of a result."""
 
-from rllib_arpo.core.metric import FORKS, Metric, mean, measure, metric_rows, quantile
+import math
+
+import pytest
+
+from rllib_arpo.core.metric import FORKS, Metric, mean, measure, metric_rows, number_at, quantile
 
 DEPTH = [
     Metric("depth/mean", FORKS, "turns above the node", mean),
@@ -23,3 +27,18 @@ def test_neighbours_with_the_same_words_share_a_row():
 
 def test_the_name_in_mlflow():
     assert [metric.mlflow_name for metric in DEPTH] == ["depth mean", "depth p10", "number of forks"]
+
+
+@pytest.mark.parametrize(
+    ("result", "value"),
+    [
+        ({"a": {"b": 1}}, 1.0),
+        ({"a": 1.0}, None),
+        ({"a": {"b": None}}, None),
+        ({}, None),
+        ({"a": {"b": math.nan}}, None),
+    ],
+)
+def test_the_number_at_a_place(result, value):
+    assert number_at(result, "a", "b") == value
+    assert number_at(result, "a/b") == value

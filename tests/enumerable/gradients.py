@@ -14,7 +14,7 @@ from rllib_arpo.core.advantages import (
     loss_denominator,
     to_go_offsets,
 )
-from rllib_arpo.core.entropy_advantage import entropy_factor, entropy_statistics, turn_entropies, unique_entropies
+from rllib_arpo.core.entropy import entropy_factor, entropy_statistics, turn_entropies, unique_entropies
 from rllib_arpo.core.tree import QuestionTree, TreeLayout, Turn, depth_first_layout
 from tests.enumerable.distribution import Distribution
 from tests.enumerable.problem import History, TabularProblem

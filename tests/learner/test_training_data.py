@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rllib_arpo.core.entropy_advantage import EntropyStatistics
+from rllib_arpo.core.entropy import EntropyStatistics
 from rllib_arpo.core.tree import QuestionTree, StopReason
 from rllib_arpo.learner.training_data import Minibatch, PlanSettings, QuestionBatch, RewardStatistics
 from rllib_arpo.rollout.episodes import TreeEpisode
