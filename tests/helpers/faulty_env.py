@@ -16,6 +16,7 @@ class FaultyEnv(ScriptedEnv):
 
     def __init__(self, env_config=None):
         super().__init__(env_config)
+        self.own_prompts = True
         self.die_at = (env_config or {}).get("die_at")
         self.marker = (env_config or {}).get("marker")
         self.deaths = (env_config or {}).get("deaths")
@@ -34,6 +35,3 @@ class FaultyEnv(ScriptedEnv):
                 Path(self.deaths, str(self.worker_index)).write_text(question)
                 os._exit(1)
         return super().reset(seed=seed, options=options)
-
-    def prompt(self):
-        return [*super().prompt(), self.question]

@@ -16,7 +16,9 @@ class ScriptedEnv(ForkableMultiAgentEnv):
     """Turns ending with TOOL get the response [50, number of the turn]; ANSWER ends with `rewards[agent_id]`.
 
     env_config: `rewards` (agent id -> reward, default 0), `call_reward` (of each turn that calls, default 0),
-    `delays` ((agent id, turn) -> seconds a tool takes).
+    `delays` ((agent id, turn) -> seconds a tool takes), `own_prompts` (whether every question has a prompt of its own),
+    `hooks` ("reset", "step", "fork", "add" or "close" -> a function of the environment and the call's arguments, which
+    may raise, or return a coroutine, for which the call then waits).
     """
 
     stop = ("stop",)
@@ -28,6 +30,9 @@ class ScriptedEnv(ForkableMultiAgentEnv):
         self.delays = env_config.get("delays", {})
         self.call_reward = env_config.get("call_reward", 0.0)
         self.num_questions = env_config.get("num_questions")
+        self.own_prompts = env_config.get("own_prompts", False)
+        self.hooks = env_config.get("hooks", {})
+        self.question = -1
         self.observation_space = self.action_space = gym.spaces.Text(max_length=1000)
         self.possible_agents = ["0"]
         self.agents = []
@@ -40,9 +45,12 @@ class ScriptedEnv(ForkableMultiAgentEnv):
         self.agents = [str(i) for i in range(options.get(OPTION_NUM_ROOTS, 1))]
         self.paths = {}
         observations = {agent: self._start(agent) for agent in self.agents}
-        return observations, {agent: {"question_id": f"q{self.question}"} for agent in self.agents}
+        infos = {agent: {"question_id": f"q{self.question}"} for agent in self.agents}
+        return self._after("reset", result=(observations, infos))
 
     async def step_agent(self, agent_id, token_ids):
+        if (waiting := self._after("step", agent_id, token_ids)) is not None:
+            await waiting
         turn = len(self.paths[agent_id]) - 1
         context = self.paths[agent_id][-1] + [int(t) for t in token_ids]
         last = int(token_ids[-1])
@@ -59,6 +67,7 @@ class ScriptedEnv(ForkableMultiAgentEnv):
         return np.array([], np.int32), reward, not truncated, truncated, {INFO_STEP: info}
 
     def fork_agent(self, parent, child):
+        self._after("fork", parent, child)
         self.forks.append((parent, child))
         self.paths[child] = [list(path) for path in self.paths[parent]]
         self.agents.append(child)
@@ -67,11 +76,31 @@ class ScriptedEnv(ForkableMultiAgentEnv):
     def add_agent(self, agent_id):
         self.added.append(agent_id)
         self.agents.append(agent_id)
-        return self._start(agent_id)
+        return self._after("add", agent_id, result=self._start(agent_id))
+
+    def close_question(self):
+        return self._after("close")
 
     def prompt(self) -> list[int]:
-        return list(PROMPT)
+        return [*PROMPT, self.question] if self.own_prompts else list(PROMPT)
+
+    def _after(self, method, *args, result=None):
+        """The result, or a coroutine that waits for what the method's hook has returned."""
+        waiting = self.hooks[method](self, *args) if method in self.hooks else None
+        if waiting is None:
+            return result
+
+        async def wait():
+            await waiting
+            return result
+
+        return wait()
 
     def _start(self, agent_id):
         self.paths[agent_id] = [self.prompt()]
         return np.array(self.prompt(), np.int32)
+
+
+def in_question(number, hook):
+    """The hook, in one question only."""
+    return lambda env, *args: hook(env, *args) if env.question == number else None

@@ -109,39 +109,16 @@ def sample_tree():
     return sampled_tree
 
 
-class _ManyQuestions(ScriptedEnv):
-    """Every question has a prompt of its own.
-
-    env_config: `slow_question`: the only one for which the delays hold; `delay_per_token`: seconds that a tool takes
-    for each token of the turn that calls it.
-    """
-
-    def __init__(self, env_config):
-        super().__init__(env_config)
-        self._all_delays = self.delays
-        self._slow = env_config.get("slow_question")
-        self._delay_per_token = env_config.get("delay_per_token", 0.0)
-
-    def reset(self, *, seed=None, options=None):
-        result = super().reset(seed=seed, options=options)
-        self.delays = self._all_delays if self._slow in (None, self.question) else {}
-        return result
-
-    async def step_agent(self, agent_id, token_ids):
-        await asyncio.sleep(self._delay_per_token * len(token_ids))
-        return await super().step_agent(agent_id, token_ids)
-
-    def prompt(self):
-        return [*super().prompt(), self.question]
-
-
 @pytest.fixture
 def sample_questions():
-    """Runs a `QuestionLoop` with a random policy that calls tools -> the questions, in the order of their ends."""
+    """Runs a `QuestionLoop` with a random policy that calls tools -> the questions, in the order of their ends.
+
+    Every question has a prompt of its own.
+    """
 
     def run(numbers, env_config, num_envs=2, **changes) -> list[SampledQuestion]:
         policy = RandomPolicy(VOCAB_SIZE, replies=[[7, TOOL], [8, 8, 8, TOOL], [9, ANSWER], [7, 7, ANSWER]])
-        envs = [_ManyQuestions(env_config) for _ in range(num_envs)]
+        envs = [ScriptedEnv({"own_prompts": True, **env_config}) for _ in range(num_envs)]
         return list(ended(policy.reply, VOCAB_SIZE, numbers, envs, settings(**changes)).values())
 
     return run

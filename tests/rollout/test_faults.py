@@ -28,7 +28,7 @@ from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.rollout.messages import QuestionRef, question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop, SampledQuestion
 from tests.helpers.models import byte_tokenizer
-from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
+from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv, in_question
 from tests.helpers.scripts import in_turn, scripted_engine
 from tests.helpers.trees import endings
 from tests.rollout.conftest import VOCAB_SIZE, ended, settings
@@ -153,7 +153,7 @@ def test_a_deadline_ends_only_its_own_questions_trajectories(sample_questions):
     """Question 1 alone has tools that do not answer in time."""
     sampled = sample_questions(
         range(4),
-        {"slow_question": 1, "delays": {(str(agent), 0): 60.0 for agent in range(4)}},
+        {"hooks": {"step": in_question(1, lambda *_: asyncio.sleep(60.0))}},
         num_envs=4,
         num_rollouts=4,
         num_initial_rollouts=4,
@@ -209,22 +209,14 @@ def test_a_masked_fork_keeps_its_place(sample_tree, monkeypatch, reason):
     assert (list(sampled.decisions), sampled.eligible) == ([("0", 1), ("0", 2)], [("0", 1)])
 
 
-class Unforkable(ScriptedEnv):
-    """Every question has a prompt of its own; a trajectory of question 1 cannot be forked, and the fork of question 2's
-    shows in its first turn that it is not what its parent was."""
+def cannot_be_forked(env, parent, child):
+    if env.question == 1:
+        raise OSError("no copy of the tool's state")
 
-    def prompt(self):
-        return [*super().prompt(), self.question]
 
-    def fork_agent(self, parent, child):
-        if self.question == 1:
-            raise OSError("no copy of the tool's state")
-        return super().fork_agent(parent, child)
-
-    async def step_agent(self, agent_id, token_ids):
-        if (self.question, agent_id) == (2, "0.0"):
-            raise ForkRefused("another count")
-        return await super().step_agent(agent_id, token_ids)
+def is_not_what_its_parent_was(env, agent_id, token_ids):
+    if (env.question, agent_id) == (2, "0.0"):
+        raise ForkRefused("another count")
 
 
 def by_length(request, _times):
@@ -234,8 +226,13 @@ def by_length(request, _times):
 
 
 def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
-    """Question 1 cannot be forked at its first node, in mid-step of an engine that also generates the others."""
-    questions = ended(by_length, VOCAB_SIZE, range(4), [Unforkable() for _ in range(4)], settings())
+    """Question 1 cannot be forked at its first node, in mid-step of an engine that also generates the others.
+
+    The fork of question 2's shows in its first turn that it is not what its parent was.
+    """
+    hooks = {"fork": cannot_be_forked, "step": is_not_what_its_parent_was}
+    envs = [ScriptedEnv({"own_prompts": True, "hooks": hooks}) for _ in range(4)]
+    questions = ended(by_length, VOCAB_SIZE, range(4), envs, settings())
     for number, error in ((1, ("OSError", "no copy of the tool's state")), (2, ("ForkRefused", "another count"))):
         question = questions[number]
         assert (top_ups(question), len(question.tree.forks()), question.forks_refused) == (1, 0, 1)
@@ -251,42 +248,27 @@ def test_where_the_environment_cannot_fork_a_top_up_takes_the_place():
         assert (question.num_generated_tokens, question.prefix_tokens_reused) == (3 + 31 + 31, 8)
 
 
-class Served(ScriptedEnv):
-    """Reset and closed by a server: question 0 waits until 1 is closed, 2 and 4 for ever, and 3 cannot be reset.
-
-    Closing waits until the question's result was taken.
-    """
-
-    question = -1
-
-    def __init__(self, closed, ended):
-        super().__init__()
-        self.closed, self.ended = closed, ended
-
-    async def reset(self, *, seed=None, options=None):
-        result = super().reset(seed=seed, options=options)
-        while self.question in (2, 4) or (self.question == 0 and 1 not in self.closed):
-            await asyncio.sleep(0.001)
-        if self.question == 3:
-            raise OSError("no server")
-        return result
-
-    async def add_agent(self, agent_id):
-        await asyncio.sleep(0)
-        return super().add_agent(agent_id)
-
-    async def close_question(self):
-        self.closed.append(self.question)
-        while self.question not in (4, *self.ended):
-            await asyncio.sleep(0.001)
-        raise OSError("a question is closed, though its result stands")
-
-
 def test_a_slow_reset_stops_no_other_question_and_each_question_is_closed_once(caplog):
     engine = scripted_engine(lambda *_: ScriptedReply([ANSWER]), vocab_size=VOCAB_SIZE)
     closed, ended = [], {}
+
+    async def wait_in_reset(env):
+        """Question 0 waits until 1 is closed, 2 and 4 for ever, and 3 cannot be reset."""
+        while env.question in (2, 4) or (env.question == 0 and 1 not in closed):
+            await asyncio.sleep(0.001)
+        if env.question == 3:
+            raise OSError("no server")
+
+    async def wait_in_close(env):
+        """Until the question's result was taken."""
+        closed.append(env.question)
+        while env.question not in (4, *ended):
+            await asyncio.sleep(0.001)
+        raise OSError("a question is closed, though its result stands")
+
+    hooks = {"reset": wait_in_reset, "add": lambda *_: asyncio.sleep(0), "close": wait_in_close}
+    envs = [ScriptedEnv({"hooks": hooks}) for _ in range(5)]
     with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
-        envs = [Served(closed, ended) for _ in range(5)]
         loop.submit(question_refs([0, 1]), envs, settings(num_rollouts=3))
         loop.submit(question_refs([2, 3]), envs, settings(question_deadline_s=0.2))
         while loop.in_flight:
@@ -298,17 +280,16 @@ def test_a_slow_reset_stops_no_other_question_and_each_question_is_closed_once(c
     assert caplog.text.count("a question is closed, though its result stands") == 5
     for number in (0, 1):
         assert endings(ended[number].tree) == (StopReason.ANSWER,) * 3
-    assert ended[2].failure.message.startswith("TimeoutError: Served, question 2, could not be reset in time.")
+    assert ended[2].failure.message.startswith("TimeoutError: ScriptedEnv, question 2, could not be reset in time.")
     assert ended[3].failure.message == "OSError: no server"
 
 
-class Accuses(ScriptedEnv):
-    async def close_question(self):
+def test_an_error_of_closing_the_last_question_is_logged(caplog):
+    def accuse(env):
         raise DataError("the copies share something")
 
-
-def test_an_error_of_closing_the_last_question_is_logged(caplog):
-    ended(lambda *_: ScriptedReply([ANSWER]), VOCAB_SIZE, [0], [Accuses()], settings())
+    env = ScriptedEnv({"hooks": {"close": accuse}})
+    ended(lambda *_: ScriptedReply([ANSWER]), VOCAB_SIZE, [0], [env], settings())
     assert "After the last question: the copies share something" in caplog.text
 
 

@@ -1,5 +1,6 @@
 """Ranked and deterministic fork decisions, which must not depend on the timing of tools or of other questions."""
 
+import asyncio
 import itertools
 from collections import Counter
 
@@ -10,7 +11,7 @@ from rllib_arpo.core.rollout_history import RolloutReference
 from rllib_arpo.engine.scripted_engine import RandomPolicy
 from rllib_arpo.rollout.fork_schedule import ForkCandidate, OverTree, at_random, by_rise, make_schedule
 from rllib_arpo.rollout.seeds import request_seed
-from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv
+from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, in_question
 from tests.helpers.scripts import answer, tool
 
 #: For schedules that draw nothing.
@@ -110,7 +111,7 @@ def test_other_questions_do_not_wait_for_a_schedule(sample_questions):
     """Question 0 waits for its slow tool; question 1, which has none, is over long before."""
     done = sample_questions(
         [0, 1],
-        {"delays": {(str(agent), turn): 0.3 for agent in range(3) for turn in range(9)}, "slow_question": 0},
+        {"hooks": {"step": in_question(0, lambda *_: asyncio.sleep(0.3))}},
         deterministic=True,
         num_rollouts=3,
         num_initial_rollouts=2,
@@ -152,19 +153,16 @@ def test_deterministic_trees_do_not_depend_on_the_timing_of_tools(sample_tree, c
 
 @pytest.mark.parametrize("slow", ["0", "1"])
 @pytest.mark.parametrize("allocation", ["first_come", "ranked"])
-def test_a_refused_fork_counts_when_its_node_is_decided_whatever_the_timing(sample_tree, monkeypatch, allocation, slow):
+def test_a_refused_fork_counts_when_its_node_is_decided_whatever_the_timing(sample_tree, allocation, slow):
     """ "0" cannot be copied behind its second response, which it may reach long before "1" has its first."""
-    fork_agent = ScriptedEnv.fork_agent
 
     def refuse(env, parent, child):
         if child == "0@2":
             raise OSError("no copy of the tool's state")
-        return fork_agent(env, parent, child)
 
-    monkeypatch.setattr(ScriptedEnv, "fork_agent", refuse)
     sampled = sample_tree(
         lambda request, _times: tool(10) if request.prompt_token_ids.count(50) < 2 else answer(11),
-        {"delays": {(slow, 0): 0.1}},
+        {"delays": {(slow, 0): 0.1}, "hooks": {"fork": refuse}},
         num_rollouts=6,
         num_initial_rollouts=2,
         branching="always",

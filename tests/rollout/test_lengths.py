@@ -4,6 +4,8 @@ The longer a turn, the longer its tool takes, and questions overlap: a sampler t
 get short ones.
 """
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -26,7 +28,7 @@ def deviation(sample: np.ndarray, other: np.ndarray) -> float:
 @pytest.mark.slow
 def test_lengths_do_not_depend_on_how_many_questions_run_at_a_time(sample_questions):
     numbers = list(range(64))
-    slow_if_long = {"delay_per_token": 0.005}
+    slow_if_long = {"hooks": {"step": lambda _env, _agent_id, token_ids: asyncio.sleep(0.005 * len(token_ids))}}
     together = sample_questions(numbers, slow_if_long, num_envs=8, **BUDGET)
     alone = sample_questions(numbers, {}, num_envs=1, deterministic=True, **BUDGET)
     seeded = sample_questions(numbers, slow_if_long, num_envs=8, deterministic=True, **BUDGET)
