@@ -103,121 +103,92 @@ def test_where_turns_are_paid_total_and_to_go_give_the_exact_gradient(problem, s
     assert relative_error(to_go, exact) < 1e-12
 
 
-def biased_estimators() -> list[tuple[RolloutSettings, bool, dict[str, Estimator]]]:
-    """(how trees are sampled, whether they are topped up, the estimators of their gradient by name).
-
-    M = 3, N = 2, alpha = tau = 0.5.
-    """
-    reward, branch_reward = Estimator("uniform"), Estimator("branch")
-    centered = Estimator("uniform", lambda rewards, *_: group_advantages(rewards, normalize_std=False))
-    normalized = Estimator("uniform", lambda rewards, *_: group_advantages(rewards))
-    within_trees = Estimator("uniform", lambda rewards, *tree: tree_advantages(rewards, leaf_roots(*tree)))
-    times_entropy = replace(normalized, entropy_advantage_coeff=0.2)
-    same_state = Estimator("uniform", same_state_credit)
-    same_state_without_std = Estimator("uniform", partial(same_state_credit, normalize_std=False))
-    return [
-        (rollout_settings(num_rollouts=3), False, {"k = 1, branch weights, reward": branch_reward}),
-        (
-            rollout_settings(num_rollouts=3, entropy_window=2),
-            False,
-            {"k = 2, branch weights, reward": branch_reward, "k = 2, uniform weights, reward": reward},
+REWARD, BRANCH_REWARD = Estimator("uniform"), Estimator("branch")
+CENTERED = Estimator("uniform", lambda rewards, *_: group_advantages(rewards, normalize_std=False))
+NORMALIZED = Estimator("uniform", lambda rewards, *_: group_advantages(rewards))
+WITHIN_TREES = Estimator("uniform", lambda rewards, *tree: tree_advantages(rewards, leaf_roots(*tree)))
+TIMES_ENTROPY = replace(NORMALIZED, entropy_advantage_coeff=0.2)
+SAME_STATE = Estimator("uniform", same_state_credit)
+SAME_STATE_WITHOUT_STD = Estimator("uniform", partial(same_state_credit, normalize_std=False))
+#: (how trees are sampled, whether they are topped up, name -> an estimator of their gradient, its relative error and
+#: the sine of its angle). M = 3, N = 2, alpha = tau = 0.5.
+BIASED: list[tuple[RolloutSettings, bool, dict[str, tuple[Estimator, float, float]]]] = [
+    (rollout_settings(num_rollouts=3), False, {"k = 1, branch weights, reward": (BRANCH_REWARD, 0.0, 0.0)}),
+    (
+        rollout_settings(num_rollouts=3, entropy_window=2),
+        False,
+        {
+            "k = 2, branch weights, reward": (BRANCH_REWARD, 0.145, 0.139),
+            "k = 2, uniform weights, reward": (REWARD, 0.127, 0.116),
+        },
+    ),
+    (
+        rollout_settings(num_rollouts=3, entropy_window=2),
+        True,
+        {
+            "k = 2, branch weights, top-up, reward": (BRANCH_REWARD, 0.078, 0.073),
+            "k = 2, uniform weights, top-up, reward": (REWARD, 0.142, 0.116),
+            "k = 2, uniform weights, top-up, group mean": (CENTERED, 0.414, 0.156),
+            "ARPO: k = 2, uniform weights, top-up, group-normalised": (NORMALIZED, 0.367, 0.277),
+            "ARPO's forks, Tree-GRPO's advantage": (WITHIN_TREES, 0.403, 0.388),
+            "ARPO's forks, AEPO's entropy-aware advantage": (TIMES_ENTROPY, 0.338, 0.268),
+            # Here tools answer nothing: of all leaves the responses are the same, and this is twice the group's.
+            "ARPO's forks, same_state": (SAME_STATE, 0.588, 0.277),
+            "ARPO's forks, same_state without std": (SAME_STATE_WITHOUT_STD, 0.359, 0.156),
+        },
+    ),
+    (
+        rollout_settings(num_rollouts=3, num_initial_rollouts=1, entropy_window=2, branch_width="wide"),
+        True,
+        {
+            "wide: N = 1, Z = 2, top-up, reward": (REWARD, 0.202, 0.165),
+            "ARPO, wide: N = 1, Z = 2, group-normalised": (NORMALIZED, 0.549, 0.506),
+        },
+    ),
+    (
+        # After earlier tool responses the entropy was 0.7 of the largest; a question has 1 to 3 roots.
+        rollout_settings(
+            AEPOConfig(),
+            num_rollouts=3,
+            entropy_window=2,
+            pre_monitoring_sensitivity=4.0,
+            rollout_reference=RolloutReference({"python": 0.7 * np.log(2)}, 0.7 * np.log(2)),
         ),
-        (
-            rollout_settings(num_rollouts=3, entropy_window=2),
-            True,
-            {
-                "k = 2, branch weights, top-up, reward": branch_reward,
-                "k = 2, uniform weights, top-up, reward": reward,
-                "k = 2, uniform weights, top-up, group mean": centered,
-                "ARPO: k = 2, uniform weights, top-up, group-normalised": normalized,
-                "ARPO's forks, Tree-GRPO's advantage": within_trees,
-                "ARPO's forks, AEPO's entropy-aware advantage": times_entropy,
-                "ARPO's forks, same_state": same_state,
-                "ARPO's forks, same_state without std": same_state_without_std,
-            },
-        ),
-        (
-            rollout_settings(num_rollouts=3, num_initial_rollouts=1, entropy_window=2, branch_width="wide"),
-            True,
-            {"wide: N = 1, Z = 2, top-up, reward": reward, "ARPO, wide: N = 1, Z = 2, group-normalised": normalized},
-        ),
-        *of_relatives(centered, normalized, within_trees, times_entropy),
-    ]
-
-
-def of_relatives(
-    centered: Estimator, normalized: Estimator, within_trees: Estimator, times_entropy: Estimator
-) -> list[tuple[RolloutSettings, bool, dict[str, Estimator]]]:
-    """Those of AEPO, Tree-GRPO and GRPO."""
-    return [
-        (
-            # After earlier tool responses the entropy was 0.7 of the largest; a question has 1 to 3 roots.
-            rollout_settings(
-                AEPOConfig(),
-                num_rollouts=3,
-                entropy_window=2,
-                pre_monitoring_sensitivity=4.0,
-                rollout_reference=RolloutReference({"python": 0.7 * np.log(2)}, 0.7 * np.log(2)),
-            ),
-            True,
-            {"AEPO: N by the entropy, entropy-aware advantage": times_entropy},
-        ),
-        (
-            rollout_settings(TreeGRPOConfig(), num_rollouts=3, entropy_window=2),
-            True,
-            {"Tree-GRPO: random expansion, advantage within and between": within_trees},
-        ),
-        (
-            rollout_settings(num_rollouts=3, branching="never"),
-            True,
-            {"GRPO without std: no forks, group mean": centered, "GRPO: no forks, group-normalised": normalized},
-        ),
-    ]
-
-
-def measure_bias() -> dict[str, tuple[float, float]]:
-    """(relative error, sine of the angle) of E[gradient], root mean square over three problems.
-
-    V = 2, two turns of two tokens, no clipping (so AEPO has no gradient to keep).
-    """
-    errors: dict[str, list[tuple[float, float]]] = {}
-    for seed in range(3):
-        problem = make_problem(seed, turn_tokens=2)
-        exact = exact_gradient(problem)
-        for settings, top_up, estimators in biased_estimators():
-            trees = tree_distribution(problem, settings, top_up=top_up)
-            estimates = expected_gradients(problem, trees, list(estimators.values()))
-            for name, estimate in zip(estimators, estimates, strict=True):
-                errors.setdefault(name, []).append((relative_error(estimate, exact), sine(estimate, exact)))
-    return {name: tuple(np.sqrt(np.mean(np.square(pairs), axis=0))) for name, pairs in errors.items()}
+        True,
+        {"AEPO: N by the entropy, entropy-aware advantage": (TIMES_ENTROPY, 0.303, 0.256)},
+    ),
+    (
+        rollout_settings(TreeGRPOConfig(), num_rollouts=3, entropy_window=2),
+        True,
+        {"Tree-GRPO: random expansion, advantage within and between": (WITHIN_TREES, 0.403, 0.398)},
+    ),
+    (
+        rollout_settings(num_rollouts=3, branching="never"),
+        True,
+        {
+            # The mean over M rewards contains the leaf's own: the gradient shrinks by (M - 1) / M, in its direction.
+            "GRPO without std: no forks, group mean": (CENTERED, 1 / 3, 0.0),
+            "GRPO: no forks, group-normalised": (NORMALIZED, 0.293, 0.238),
+        },
+    ),
+]
 
 
 @pytest.mark.slow
-def test_the_bias_of_the_default_is_what_the_documentation_says():
-    bias = measure_bias()
-    for name, (error, angle) in bias.items():
+@pytest.mark.parametrize(("settings", "top_up", "estimators"), BIASED)
+def test_the_bias_of_the_default_is_what_the_documentation_says(settings, top_up, estimators):
+    """E[gradient], root mean square over three problems: V = 2, two turns of two tokens.
+
+    Nothing is clipped, so AEPO has no gradient to keep.
+    """
+    errors: dict[str, list[tuple[float, float]]] = {name: [] for name in estimators}
+    for problem in (make_problem(seed, turn_tokens=2) for seed in range(3)):
+        exact = exact_gradient(problem)
+        trees = tree_distribution(problem, settings, top_up=top_up)
+        estimates = expected_gradients(problem, trees, [estimator for estimator, *_ in estimators.values()])
+        for name, estimate in zip(estimators, estimates, strict=True):
+            errors[name].append((relative_error(estimate, exact), sine(estimate, exact)))
+    for name, (_, *expected) in estimators.items():
+        error, angle = np.sqrt(np.mean(np.square(errors[name]), axis=0))
         print(f"{name:56s} relative error {error:.3f}, sine of the angle {angle:.3f}")
-    expected = {
-        "k = 1, branch weights, reward": (0.0, 0.0),
-        "k = 2, branch weights, reward": (0.145, 0.139),
-        "k = 2, uniform weights, reward": (0.127, 0.116),
-        "k = 2, branch weights, top-up, reward": (0.078, 0.073),
-        "k = 2, uniform weights, top-up, reward": (0.142, 0.116),
-        "k = 2, uniform weights, top-up, group mean": (0.414, 0.156),
-        "ARPO: k = 2, uniform weights, top-up, group-normalised": (0.367, 0.277),
-        "ARPO's forks, Tree-GRPO's advantage": (0.403, 0.388),
-        "ARPO's forks, AEPO's entropy-aware advantage": (0.338, 0.268),
-        # Here tools answer nothing: of all leaves the responses are the same, and "same_state" is twice the group's.
-        "ARPO's forks, same_state": (0.588, 0.277),
-        "ARPO's forks, same_state without std": (0.359, 0.156),
-        "wide: N = 1, Z = 2, top-up, reward": (0.202, 0.165),
-        "ARPO, wide: N = 1, Z = 2, group-normalised": (0.549, 0.506),
-        "AEPO: N by the entropy, entropy-aware advantage": (0.303, 0.256),
-        "Tree-GRPO: random expansion, advantage within and between": (0.403, 0.398),
-        # The mean over M rewards contains the leaf's own: the gradient shrinks by (M - 1) / M and keeps its direction.
-        "GRPO without std: no forks, group mean": (1 / 3, 0.0),
-        "GRPO: no forks, group-normalised": (0.293, 0.238),
-    }
-    assert list(bias) == list(expected)
-    for name, numbers in expected.items():
-        assert bias[name] == pytest.approx(numbers, abs=6e-4), name
+        assert [error, angle] == pytest.approx(expected, abs=6e-4), name
