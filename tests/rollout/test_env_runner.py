@@ -1,17 +1,22 @@
-"""The environments of an env runner."""
+"""An env runner: its environments, and its callbacks, which may log under any name but those of ARPO's metrics."""
 
 import re
 from types import SimpleNamespace
 
 import pytest
+from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 import rllib_arpo
 from rllib_arpo.envs.errors import ContractError, DataError
 from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.rollout.callbacks import RunnerCallbacks
 from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
-from rllib_arpo.rollout.messages import Purpose
+from rllib_arpo.rollout.episodes import TreeEpisode
+from rllib_arpo.rollout.messages import Purpose, QuestionRef, SampledQuestion
+from rllib_arpo.rollout.metric_table import OWN_NAMES
 from tests.helpers.configs import small_config
+from tests.helpers.trees import make_tree
 
 
 def test_they_share_what_never_changes_and_one_that_does_not_close_leaves_the_engine_to_be_closed(
@@ -68,3 +73,32 @@ def test_the_metrics_know_which_tools_it_has(model_folder):
     calls = {name: value for name, value in runner._sample_metrics.items() if name.startswith("tools/")}
     assert calls == {"tools/python/calls": 0, "tools/python/errors": 0, "tools/python/timeouts": 0}
     runner.stop()
+
+
+def on_sample_end(callback, purpose: Purpose) -> RunnerCallbacks:
+    config = SimpleNamespace(callbacks_on_sample_end=callback)
+    callbacks = RunnerCallbacks(
+        SimpleNamespace(_callbacks=[], config=config, metrics=MetricsLogger()), Purpose.TRAINING
+    )
+    callbacks.sampled([SampledQuestion(QuestionRef(0, purpose), TreeEpisode(make_tree([1], [])))])
+    return callbacks
+
+
+@pytest.mark.parametrize("key", [*((name,) for name in sorted(OWN_NAMES)), ("entropy", "mine"), "stop/mine"])
+@pytest.mark.parametrize("purpose", Purpose)
+def test_a_name_of_arpos_is_refused(purpose, key):
+    def log(metrics_logger, **_):
+        metrics_logger.log_value(key, 100.0)
+
+    name = key.split("/")[0] if isinstance(key, str) else key[0]
+    sentence = f"^A callback, on_sample_end, logs under '{name}', a name of ARPO's own metrics: choose another name.$"
+    with pytest.raises(ContractError, match=sentence):
+        on_sample_end(log, purpose)
+
+
+def test_other_names_and_groups_are_kept():
+    def log(metrics_logger, **_):
+        metrics_logger.log_value(("mine", "entropy"), 1.0, window=1)
+
+    metrics = on_sample_end(log, Purpose.EVALUATION).take_metrics({Purpose.EVALUATION})
+    assert metrics[Purpose.EVALUATION]["mine"]["entropy"].peek() == 1.0
