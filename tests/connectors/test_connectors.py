@@ -16,7 +16,7 @@ from rllib_arpo.core.columns import JUDGED_TREES, PACKED_TREES, REWARD_SCALE, RE
 from rllib_arpo.core.tree import StopReason, TreeLayout, TreeNode
 from rllib_arpo.learner.training_data import RewardStatistics
 from rllib_arpo.rollout.episodes import TreeEpisode
-from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 QUESTION = make_tree(
     [1, 2],
@@ -89,7 +89,7 @@ def test_rewards_and_advantages_of_the_leaves(options, rewards, advantages, scal
 
 def test_rewards_to_go():
     """Of two roots with the same return, one is paid at its first turn and the other at its second."""
-    early = make_trajectory("0", [*paid([make_turn([2], [3])], 1.0), make_turn([4])])
+    early = make_trajectory("0", [make_turn([2], [3], reward=1.0), make_turn([4])])
     late = make_trajectory("1", [make_turn([5], [3]), make_turn([6])], reward=1.0)
     tree = make_tree([1], [early, late])
     # At the first turns both have all before them; at the second one has earned 1 and the other will.

@@ -25,7 +25,7 @@ from rllib_arpo.core.advantages import (
 )
 from rllib_arpo.core.packing import concatenate, pack_tree
 from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
-from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid, trees
+from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
 
 
 def _forked_tree() -> QuestionTree:
@@ -176,8 +176,8 @@ def test_offsets_to_go_by_hand():
     tree = make_tree(
         [1],
         [
-            make_trajectory("0", [*paid([make_turn([2], [3])], 0.5), make_turn([4])], reward=1.0),
-            make_trajectory("1", [*paid([make_turn([5], [3])], 0.2), make_turn([6])]),
+            make_trajectory("0", [make_turn([2], [3], reward=0.5), make_turn([4])], reward=1.0),
+            make_trajectory("1", [make_turn([5], [3], reward=0.2), make_turn([6])]),
             make_trajectory("0.0", [make_turn([7])], reward=-1.0, num_inherited_turns=1),
             make_trajectory("2", [make_turn([8])], reward=1.0),
         ],

@@ -20,12 +20,12 @@ from rllib_arpo.core.advantages import leaf_ranges
 from rllib_arpo.core.credit import CREDITS, advantages_of, credit_of
 from rllib_arpo.core.tree import StopReason, depth_first_layout
 from rllib_arpo.options.tables import OPTIONS
-from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 TREE = make_tree(
     [1],
     [
-        make_trajectory("0", [*paid([make_turn([2], [3])], 1.0), make_turn([4])], reward=3.0),
+        make_trajectory("0", [make_turn([2], [3], reward=1.0), make_turn([4])], reward=3.0),
         make_trajectory("1", [make_turn([5], [3]), make_turn([6])]),
         make_trajectory("2", [make_turn([7])], reward=3.0),
         make_trajectory("0.0", [make_turn([8])], num_inherited_turns=1),

@@ -1,6 +1,6 @@
 """Packing against what each turn has read, splitting against the unsplit tree, and one tree by hand."""
 
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -79,8 +79,8 @@ def test_another_conversation_by_hand():
             make_trajectory(
                 "0",
                 [
-                    replace(make_turn([13, 14], [10, 20, 21], log_prob=-0.5), new_context=True),
-                    replace(make_turn([22], [10, 11, 12, 13, 14, 15], log_prob=-0.25), new_context=True),
+                    make_turn([13, 14], [10, 20, 21], log_prob=-0.5, new_context=True),
+                    make_turn([22], [10, 11, 12, 13, 14, 15], log_prob=-0.25, new_context=True),
                     make_turn([16], log_prob=-2.0),
                 ],
             ),
@@ -153,7 +153,7 @@ def test_a_tree_in_which_no_leaf_counts_is_its_prompt():
         ([], [make_turn([3])], "question q has an empty prompt"),
         (
             [1, 2],
-            [replace(make_turn([3]), new_context=True), make_turn([4])],
+            [make_turn([3], new_context=True), make_turn([4])],
             "question q has a turn before which the model has read nothing",
         ),
     ],

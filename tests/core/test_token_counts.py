@@ -1,7 +1,5 @@
 """The counts of a forked tree by hand, and against walking every leaf's path."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -44,8 +42,8 @@ def test_counts_of_a_forked_tree():
 def test_of_several_conversations_the_longest_is_the_response():
     """The second one shares a token of the prompt, and is the longer one: 1 + 7 + 1 tokens, 2 as the prompt's."""
     turns = [
-        replace(make_turn([10, 11], [1] + [90] * 7), new_context=True),
-        replace(make_turn([12], [1, 2, 10, 11, 91]), new_context=True),
+        make_turn([10, 11], [1] + [90] * 7, new_context=True),
+        make_turn([12], [1, 2, 10, 11, 91], new_context=True),
         make_turn([13]),
     ]
     tree = make_tree([1, 2], [make_trajectory("0", turns)])

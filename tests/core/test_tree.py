@@ -1,7 +1,5 @@
 """The depth-first layout against trees by hand and against walking every leaf's path."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -33,9 +31,9 @@ NESTED = make_tree(
 def test_contexts_of_several_conversations():
     """The second begins with the prompt's first token, the first goes on, and then the second one's first answer."""
     turns = [
-        replace(make_turn([3], [1, 4, 5]), new_context=True),
-        replace(make_turn([6], [1, 2, 3, 7]), new_context=True),
-        replace(make_turn([8], [1, 4, 5, 6, 9]), new_context=True),
+        make_turn([3], [1, 4, 5], new_context=True),
+        make_turn([6], [1, 2, 3, 7], new_context=True),
+        make_turn([8], [1, 4, 5, 6, 9], new_context=True),
         make_turn([10], [11]),
     ]
     prompt = np.array([1, 2])

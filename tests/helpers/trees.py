@@ -22,18 +22,19 @@ _MASKED_STOP_REASONS = tuple(sorted(MASKED_STOP_REASONS))
 
 
 def make_turn(
-    token_ids: Sequence[int], observation: Sequence[int] = (), log_prob: float = -1.0, entropy: float = 1.0
+    token_ids: Sequence[int], observation: Sequence[int] = (), log_prob: float = -1.0, entropy: float = 1.0, **more
 ) -> Turn:
-    """A turn by hand: every token has the same log-prob and entropy."""
+    """A turn by hand: every token has the same log-prob and entropy; `more` has further fields."""
     n = len(token_ids)
-    return Turn(
-        token_ids=np.asarray(token_ids, dtype=np.int32),
-        log_probs=np.full(n, log_prob, dtype=np.float32),
-        entropies=np.full(n, entropy, dtype=np.float32),
-        observation=np.asarray(observation, dtype=np.int32),
-        weight_versions=np.zeros(n, dtype=np.int32),
-        tool_call=ToolCall("python", ToolStatus.OK, 0.0) if len(observation) else None,
-    )
+    fields = {
+        "token_ids": np.asarray(token_ids, dtype=np.int32),
+        "log_probs": np.full(n, log_prob, dtype=np.float32),
+        "entropies": np.full(n, entropy, dtype=np.float32),
+        "observation": np.asarray(observation, dtype=np.int32),
+        "weight_versions": np.zeros(n, dtype=np.int32),
+        "tool_call": ToolCall("python", ToolStatus.OK, 0.0) if len(observation) else None,
+    }
+    return Turn(**fields | more)
 
 
 def paid(turns: Sequence[Turn], reward: float) -> tuple[Turn, ...]:

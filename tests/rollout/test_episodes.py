@@ -7,35 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn, TurnTimes
+from rllib_arpo.core.tree import StopReason, TurnTimes
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.rollout.episodes import TreeEpisode
-from tests.helpers.trees import assert_same, random_tree
+from tests.helpers.trees import assert_same, make_trajectory, make_tree, make_turn, random_tree
 
-
-def turn(tokens, observation=(), tool=False, reward=0.0) -> Turn:
-    n = len(tokens)
-    return Turn(
-        np.array(tokens, np.int32),
-        -np.arange(1, n + 1, dtype=np.float32),
-        np.ones(min(n, 2), np.float32),
-        np.array(observation, np.int32),
-        np.arange(3, 3 + n, dtype=np.int32),
-        tool_call=ToolCall("python", ToolStatus.OK, 0.5, "print(1)") if tool else None,
-        times=TurnTimes(0.5, 1.0, 2.5),
-        reward=reward,
-    )
-
-
-FORKED = QuestionTree(
-    "q",
-    np.array([1, 2], np.int32),
-    (
-        Trajectory("0", (turn([3], [4], tool=True, reward=0.5), turn([5], reward=1.0)), StopReason.ANSWER, 1.0, True),
-        Trajectory("1", (turn([6, 7], reward=-1.0),), StopReason.MALFORMED_CALL),
-        Trajectory("0.0", (turn([8, 9], reward=1.0),), StopReason.ANSWER, 0.0, True, parent="0", num_inherited_turns=1),
-        Trajectory("2", (), StopReason.TIME_LIMIT, topped_up=True),
-    ),
+FORKED = make_tree(
+    [1, 2],
+    [
+        make_trajectory("0", [make_turn([3], [4], reward=0.5, times=TurnTimes(0.5, 1.0, 2.5)), make_turn([5])], 1.0),
+        make_trajectory("1", [make_turn([6, 7])], -1.0, stop_reason=StopReason.MALFORMED_CALL),
+        make_trajectory("0.0", [make_turn([8, 9])], 1.0, num_inherited_turns=1),
+        make_trajectory("2", [], stop_reason=StopReason.TIME_LIMIT),
+    ],
 )
 
 
@@ -60,7 +44,7 @@ def test_what_an_agent_shows_of_a_trajectory():
     assert [tokens.tolist() for tokens in root.observations] == [[1, 2], [4], []]
     assert list(root.rewards) == [0.5, 1.0]
     outputs = {name: [values.tolist() for values in column] for name, column in root.extra_model_outputs.items()}
-    assert outputs == {"action_logp": [[-1.0]] * 2, "entropies": [[1.0]] * 2, "weight_versions": [[3]] * 2}
+    assert outputs == {"action_logp": [[-1.0]] * 2, "entropies": [[1.0]] * 2, "weight_versions": [[0]] * 2}
 
 
 def test_first_observation_of_a_fork_is_its_whole_prefix():

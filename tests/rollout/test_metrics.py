@@ -23,10 +23,9 @@ RESPONSES = {SEARCH: [50], PYTHON: [60]}
 
 
 def turn(num_tokens: int, tool: ToolCall | None = None, entropies=(), decision=None, reward=0.0) -> Turn:
-    tokens, response = np.zeros(num_tokens, np.int32), np.array(RESPONSES.get(tool, ()), np.int32)
-    return Turn(
-        tokens, tokens.astype(np.float32), np.float32(entropies), response, tokens, tool, decision, reward=reward
-    )
+    response = RESPONSES.get(tool, ())
+    beside = {"tool_call": tool, "decision": decision, "reward": reward}
+    return make_turn([0] * num_tokens, response, entropies=np.float32(entropies), **beside)
 
 
 FORKED = QuestionTree(
