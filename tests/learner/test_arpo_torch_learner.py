@@ -8,7 +8,7 @@ import torch
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_NO
 
 from rllib_arpo.core.tree import QuestionTree, StopReason
-from rllib_arpo.learner import learner_state
+from rllib_arpo.learner import arpo_torch_learner
 from rllib_arpo.learner.sharding import NonFiniteLossError
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid
 from tests.learner import plain
@@ -247,13 +247,13 @@ def test_one_kernel_steps_all_parameters_on_a_gpu(model, device, fused):
 def test_offloaded_optimizer_states_visit_the_device_for_each_step(model, questions, monkeypatch):
     """Device and home are both the CPU here; tests/gpu measures the memory."""
     learners, moves = [], []
-    move_states = learner_state.move_states
+    move_states = arpo_torch_learner.move_states
 
     def recording(optimizers, device):
         moves.append((device.type, [len(optimizer.state) for optimizer in optimizers]))
         move_states(optimizers, device)
 
-    monkeypatch.setattr(learner_state, "move_states", recording)
+    monkeypatch.setattr(arpo_torch_learner, "move_states", recording)
     for offload in (False, True):
         config = make_config(model, questions_per_minibatch=3, optimizer_offload=offload)
         learners.append(build_learner(config))

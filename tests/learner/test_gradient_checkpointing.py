@@ -6,8 +6,8 @@ import pytest
 import ray._common.utils
 from ray.rllib.core import DEFAULT_MODULE_ID
 
-from rllib_arpo.learner.gradient_checkpointing import Decision, decide_checkpointing
 from rllib_arpo.learner.memory_budget import learner_need
+from rllib_arpo.learner.placement import Decision, decide_checkpointing
 from tests.learner.builders import build_learner, causal_lm, make_config
 from tests.learner.test_memory_budget import ENGINE, LEARNER, MODEL
 
