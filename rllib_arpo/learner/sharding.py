@@ -7,7 +7,7 @@ the loss already has the denominator of the whole minibatch, and shards differ i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
@@ -36,22 +36,9 @@ class NonFiniteLossError(FloatingPointError):
         return self.args[0]
 
 
-def broadcast_parameters(parameters: Iterable[Tensor]) -> None:
-    """Gives every rank the values of rank 0, in place."""
-    for parameter in parameters:
-        dist.broadcast(parameter.data, src=0)
-
-
-def sum_gradients(parameters: Sequence[Tensor], distributed: bool) -> list[Tensor]:
-    """The gradients accumulated in `parameters`; if `distributed`, summed over the ranks, in place.
-
-    A parameter without a gradient, as on a rank without a question, has gradient 0.
-    """
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    if distributed:
-        for work in [dist.all_reduce(gradient, async_op=True) for gradient in gradients]:
-            work.wait()
-    return gradients
+def own_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients accumulated in `parameters`; 0 where there is none, as on a rank without a question."""
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
 
 
 def gather_names(names: list[str], distributed: bool) -> list[str]:
@@ -98,13 +85,18 @@ class Replicas:
     def distribute(self, module: LLMRLModule) -> None:
         """Gives all learners the same initial weights."""
         if self._distributed:
-            broadcast_parameters(module.parameters())
+            for parameter in module.parameters():
+                dist.broadcast(parameter.data, src=0)
 
     def num_passes(self, own: int) -> int:
         return own
 
     def reduce_gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        return sum_gradients(parameters, self._distributed)
+        gradients = own_gradients(parameters)
+        if self._distributed:
+            for work in [dist.all_reduce(gradient, async_op=True) for gradient in gradients]:
+                work.wait()
+        return gradients
 
     def norm(self, gradients: Sequence[Tensor]) -> float:
         return torch.nn.utils.get_total_norm(gradients).item()
@@ -156,7 +148,7 @@ class FSDP2:
         return int(largest.item())
 
     def reduce_gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        return sum_gradients(parameters, distributed=False)
+        return own_gradients(parameters)
 
     def norm(self, gradients: Sequence[Tensor]) -> float:
         return torch.nn.utils.get_total_norm(gradients).full_tensor().item()

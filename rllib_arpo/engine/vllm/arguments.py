@@ -10,8 +10,7 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
 
-from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
-from rllib_arpo.engine.engine import RECORD_ENTROPIES, EngineConfig, GenerationRequest
+from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
 from rllib_arpo.engine.vllm_versions import (
     CPU_KV_CACHE_BYTES,
     FROM_CONFIGURATION,
@@ -102,22 +101,11 @@ def check_request(request: GenerationRequest, max_context_tokens: int, vocab_siz
         )
     if not (min(prompt) >= 0 and max(prompt) < vocab_size):
         raise ValueError(f"Request {request.request_id!r} has token ids outside of 0..{vocab_size - 1}.")
-    if request.max_tokens < 1 or request.temperature < 0:
-        raise ValueError(
-            f"Request {request.request_id!r} needs max_tokens >= 1 and temperature >= 0, "
-            f"not {request.max_tokens} and {request.temperature}."
-        )
     if request.max_entropies and request.reshaping.repetition_penalty != 1:
         # vLLM's older runner applies the penalty after the probe, the newer one before.
         raise ValueError(
             f"Request {request.request_id!r} has a repetition penalty, beside which entropies are not measured."
         )
-    for key, choices in (("entropy_estimator", ENTROPY_ESTIMATORS), ("record_entropies", RECORD_ENTROPIES)):
-        if getattr(request, key) not in choices:
-            raise ValueError(
-                f"Request {request.request_id!r} has the unknown {key} {getattr(request, key)!r}: "
-                f"choose one of {', '.join(map(repr, choices))}."
-            )
 
 
 def token_prompt(token_ids: list[int]) -> dict[str, Any]:

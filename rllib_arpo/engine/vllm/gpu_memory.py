@@ -46,16 +46,11 @@ def engine_shape(vllm_config: VllmConfig, config: EngineConfig) -> EngineShape:
     cache, scheduler = vllm_config.cache_config, vllm_config.scheduler_config
     weight_bytes = getattr(torch, config.dtype).itemsize
     return EngineShape(
-        number=1,
-        gpus=1.0,
-        in_learner=False,
         parallel=vllm_config.parallel_config.tensor_parallel_size,
         weight_bytes=weight_bytes,
         kv_bytes=kv_cache_bytes(str(cache.cache_dtype), weight_bytes),
         utilization=cache.gpu_memory_utilization,
-        kv_cache=None,
         context_tokens=config.max_context_tokens,
-        sleeps=config.can_sleep,
         shares_gpu=True,
         batched_tokens=scheduler.max_num_batched_tokens,
         sequences=scheduler.max_num_seqs,
