@@ -60,27 +60,15 @@ def test_the_probe_follows_from_the_vocabulary():
     assert len(probe_tokens(300, max_context_tokens=6)) == 5
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_what_the_learner_tells_of_itself(tmp_path, tied):
-    folder = tiny_model(tmp_path, tie_word_embeddings=tied, seed=3, vocab_size=300)
-    settings = {"model_name_or_path": folder, "dtype": "float32", "temperature": 0.7}
-    module = LLMRLModule(model_config=settings)
+def test_the_learner_scores_at_temperature_1(tmp_path):
+    folder = tiny_model(tmp_path, seed=3, vocab_size=300)
+    module = LLMRLModule(model_config={"model_name_or_path": folder, "dtype": "float32", "temperature": 0.7})
     probe = probe_tokens(module.vocab_size, 512)
+    scores, ids = module.score(probe), torch.from_numpy(probe).long()[None]
+    module.causal_lm.set_attn_implementation("eager")
     with torch.no_grad():
-        ids = torch.from_numpy(probe).long()[None]
-        module.causal_lm.set_attn_implementation("eager")
         expected = module.causal_lm(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-    module = LLMRLModule(model_config=settings)
-    assert module.vocab_size == 300
-    np.testing.assert_allclose(module.score(probe), expected.numpy(), atol=1e-4)  # at temperature 1
-    views, own = module.weight_views(), weights_of(folder)
-    assert views.keys() == own.keys()
-    for name, view in views.items():
-        np.testing.assert_array_equal(view, own[name])
-    assert (views["lm_head.weight"] is views["model.embed_tokens.weight"]) == tied
-    with torch.no_grad():
-        module.causal_lm.get_output_embeddings().weight.zero_()
-    assert not views["lm_head.weight"].any()
+    np.testing.assert_allclose(scores, expected.numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -94,7 +82,5 @@ def test_weights_of_the_engines_type(tmp_path, tied):
     assert tensors.keys() == own.keys()
     for name, array in own.items():
         assert torch.equal(tensors[name], torch.from_numpy(array).bfloat16())
-
-    assert {array.dtype for array in module.get_state().values()} == {np.dtype(np.float32)}
     for name, view in module.weight_views(torch.float32).items():
         assert np.shares_memory(view, module.causal_lm.state_dict()[name].numpy())
