@@ -21,6 +21,7 @@ from rllib_arpo.core.columns import (
     TOKEN_IDS,
 )
 from rllib_arpo.policy.causal_lm import load_causal_lm, round_weights
+from rllib_arpo.policy.checkpoint_names import check_shapes
 from rllib_arpo.policy.lora import Adapter
 from rllib_arpo.policy.module_checkpoint import load_weights, resolve, save_weights
 from rllib_arpo.policy.sharded_state import part_like, whole_array
@@ -244,11 +245,8 @@ class LLMRLModule(TorchRLModule):
         if self.causal_lm is None:
             return
         own = {name: tensor.detach() for name, tensor in self.trained_weights().items()}
-        if wrong := sorted(own.keys() ^ state.keys()):
-            raise ValueError(f"The state does not fit the model: {wrong[0]} and {len(wrong) - 1} more names differ.")
-        for name, tensor in own.items():
-            if tuple(state[name].shape) != tuple(tensor.shape):
-                raise ValueError(f"{name} has the shape {list(state[name].shape)} instead of {list(tensor.shape)}.")
+        given, expected = ({name: tuple(value.shape) for name, value in values.items()} for values in (state, own))
+        check_shapes(given, expected, "this module")
         for name, tensor in own.items():
             tensor.copy_(part_like(state[name], like=tensor))
 

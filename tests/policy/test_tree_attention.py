@@ -3,7 +3,6 @@
 import functools
 import gc
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,6 @@
 """The input of vLLM: the arguments of an engine, and the prompt and the sampling parameters of a request."""
 
 import dataclasses
-import difflib
 from typing import Any
 
 from vllm import EngineArgs, SamplingParams
@@ -17,6 +16,7 @@ from rllib_arpo.engine.vllm_versions import (
     GPU_MEMORY_UTILIZATION,
     check_vllm_kwargs,
 )
+from rllib_arpo.envs.support.validation import check_known
 
 ENTROPY_PROCESSOR = "rllib_arpo.engine.vllm.entropy_processor:EntropyProcessor"
 #: Given by name, since worker processes import them as well.
@@ -42,7 +42,8 @@ def engine_args(config: EngineConfig) -> EngineArgs:
     if config.weight_transfer is not None:
         ours["weight_transfer_config"] = {"backend": config.weight_transfer}
     assert ours.keys() <= FROM_CONFIGURATION
-    _check_engine_kwargs(config.engine_kwargs)
+    check_vllm_kwargs(config.engine_kwargs)
+    check_known(config.engine_kwargs, [field.name for field in dataclasses.fields(EngineArgs)], "key of engine_kwargs")
     defaults: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
     if current_platform.is_cpu():
         defaults |= {
@@ -78,17 +79,6 @@ def choose_entropy_processor(config: VllmConfig) -> None:
     """
     if config.use_v2_model_runner:
         config.model_config.logits_processors = [ENTROPY_PROCESSOR_V2]
-
-
-def _check_engine_kwargs(engine_kwargs: dict[str, Any]) -> None:
-    check_vllm_kwargs(engine_kwargs)
-    known = [field.name for field in dataclasses.fields(EngineArgs)]
-    for name in engine_kwargs:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise ValueError(
-                f"engine_kwargs has the unknown key {name!r}" + (f": did you mean {near[0]!r}?" if near else ".")
-            )
 
 
 def check_request(request: GenerationRequest, max_context_tokens: int, vocab_size: int) -> None:
