@@ -223,19 +223,6 @@ def test_metrics_of_one_step(model):
     assert result["grad_norm"] == pytest.approx(result["gradients_default_optimizer_global_norm"])
 
 
-def test_an_update_waits_for_the_device_once_a_pass(model, questions, monkeypatch):
-    """It asks whether a loss is finite, and whether the norm is, and not gradient by gradient."""
-    config = make_config(model, max_tokens_per_pass=60)
-    learner = build_learner(config)
-    asked = []
-    monkeypatch.setattr(torch, "isfinite", lambda tensor: asked.append(tensor.ndim) or torch.tensor(True))
-    passes = []
-    causal_lm(learner).get_decoder().register_forward_hook(lambda *_: passes.append(torch.is_grad_enabled()))
-    learner.update(training_data=make_batch(config, questions))
-    assert asked == [0] * passes.count(True)
-    assert len(asked) > 1
-
-
 @pytest.mark.parametrize(("device", "fused"), [("cpu", None), ("cuda", True)])
 def test_one_kernel_steps_all_parameters_on_a_gpu(model, device, fused):
     learner = build_learner(make_config(model))
