@@ -2,12 +2,10 @@
 
 import pytest
 
-from tests.helpers.compilation import compiler, num_compiled
+from tests.helpers.model_fixtures import num_compiled
 from tests.learner import plain
 from tests.learner.builders import assert_close, build_learner, make_batch, make_config, metrics, record_gradients
 from tests.learner.ranks import Ranks
-
-__all__ = ["compiler"]
 
 
 def updates(config, batches):

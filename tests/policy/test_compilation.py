@@ -8,10 +8,8 @@ import torch
 from rllib_arpo.core.columns import LOG_PROBS
 from rllib_arpo.policy import compilation, tree_scorer
 from rllib_arpo.policy.lm_head import EAGER, chunked_log_probs, compiled
-from tests.helpers.compilation import compiler, num_compiled
+from tests.helpers.model_fixtures import num_compiled
 from tests.policy.test_llm_rl_module import make_module
-
-__all__ = ["compiler"]
 
 
 def head_results(functions, num_tokens, dtype, *, with_entropy=True, with_bias=True, temperature=0.7):
