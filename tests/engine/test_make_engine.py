@@ -72,3 +72,16 @@ def test_on_a_large_gpu_an_engine_has_the_batches_of_vllms_own_class(monkeypatch
     num_tokens, num_sequences = EngineArgs.get_batch_defaults(world_size=1)
     context = arguments.usage_context()
     assert (num_tokens[context], num_sequences[context]) == (16_384, 1_024)
+
+
+def test_flasks_globals_can_be_read_while_an_engine_is_built():
+    """vLLM's CPU build looks at those of every module; here they stay loaded for the engines of later tests."""
+    import flask
+
+    from rllib_arpo.engine.vllm.process_state import readable_globals
+
+    watched = flask.request, flask.current_app, flask.session, flask.g
+    with readable_globals():
+        assert all(hasattr(value, "__dict__") for value in watched)
+    with pytest.raises(RuntimeError, match="outside of request context"):
+        hasattr(flask.request, "__dict__")
