@@ -82,27 +82,22 @@ def test_all_beside_windows_beside_none(engine, llama_folder):
 
 @pytest.mark.parametrize(("kind", "num_entropies"), [("windows", 4), ("all", 7)])
 def test_entropies_come_in_the_step_of_the_last_token_of_the_window(engine, kind, num_entropies):
-    engine.submit(GenerationRequest("a", PROMPT, max_tokens=7, entropy_window=4, seed=1, record_entropies=kind))
+    """A request that ends with its window sends both events, one that ends earlier only its end."""
+    for name, max_tokens, window in (("longer", 7, 4), ("exactly", 3, 3), ("earlier", 3, 4)):
+        engine.submit(GenerationRequest(name, PROMPT, max_tokens, 1.0, (), window, seed=1, record_entropies=kind))
     steps = [engine.step() for _ in range(7)]
-    assert [[type(event).__name__ for event in events] for events in steps] == [
-        [], [], [], ["EntropyReady"], [], [], ["Finished"],
-    ]  # fmt: skip
-    assert steps[3][0].entropies.tolist() == steps[6][0].entropies[:4].tolist()
-    assert (len(steps[3][0].entropies), len(steps[6][0].entropies)) == (4, num_entropies)
-    assert not engine.has_unfinished()
-
-
-@pytest.mark.parametrize("kind", ["windows", "all"])
-def test_a_request_that_ends_with_its_window_sends_both_and_one_that_ends_earlier_only_its_end(engine, kind):
-    for name, window in (("exactly", 3), ("earlier", 4)):
-        engine.submit(GenerationRequest(name, PROMPT, 3, entropy_window=window, seed=1, record_entropies=kind))
-    events = [event for _ in range(3) for event in engine.step()]
-    assert [(type(event).__name__, event.request_id, len(event.entropies)) for event in events] == [
-        ("EntropyReady", "exactly", 3),
-        ("Finished", "exactly", 3),
-        ("Finished", "earlier", 3),
+    assert [[(type(event).__name__, event.request_id, len(event.entropies)) for event in step] for step in steps] == [
+        [],
+        [],
+        [("EntropyReady", "exactly", 3), ("Finished", "exactly", 3), ("Finished", "earlier", 3)],
+        [("EntropyReady", "longer", 4)],
+        [],
+        [],
+        [("Finished", "longer", num_entropies)],
     ]
-    assert [event.finish_reason for event in events if isinstance(event, Finished)] == ["length", "length"]
+    assert steps[3][0].entropies.tolist() == steps[6][0].entropies[:4].tolist()
+    assert {event.finish_reason for step in steps for event in step if isinstance(event, Finished)} == {"length"}
+    assert not engine.has_unfinished()
 
 
 def test_the_end_of_sequence_is_kept(engine):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from rllib_arpo.engine.engine import EntropyReady, Finished, GenerationRequest
+from rllib_arpo.engine.engine import NO_WEIGHTS, EntropyReady, Finished, GenerationRequest
 from tests.engine.conftest import reference, run, run_one, start_engine
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.weights import weights_of
@@ -246,9 +246,10 @@ def test_a_transfer_begins_when_no_step_runs(engines, folders):
     ahead.cancel("b")
     assert len(core.batch_queue) == 1
     ahead.begin_transfer(shapes)
-    assert len(core.batch_queue) == 0
+    assert (len(core.batch_queue), ahead.weight_version) == (0, NO_WEIGHTS)
     ahead.end_transfer(-1)
-    assert len(run(ahead, GenerationRequest("c", PROMPT, 3, seed=1))["c"].token_ids) == 3
+    finished = run_one(ahead, PROMPT, max_tokens=3, seed=1)
+    assert (len(finished.token_ids), finished.num_cached_tokens, ahead.weight_version) == (3, 0, -1)
 
 
 def test_a_batch_that_is_preempted_keeps_its_tokens(folders):
