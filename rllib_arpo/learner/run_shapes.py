@@ -11,7 +11,7 @@ from rllib_arpo.engine.memory import EngineShape, kv_cache_bytes
 from rllib_arpo.engine.vllm_versions import CPU_KV_CACHE_BYTES, GPU_MEMORY_UTILIZATION
 from rllib_arpo.learner.memory_budget import AUTO, LearnerShape
 from rllib_arpo.learner.placement import Decision, decide_checkpointing
-from rllib_arpo.policy.compilation import COMPILED_PARTS
+from rllib_arpo.policy.compilation import LAYERS
 from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
 from rllib_arpo.policy.lm_head import CHUNK_SIZES
 from rllib_arpo.policy.model_shape import model_shape
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 def learner_shape(config: AlgorithmConfig) -> LearnerShape:
     """The learners, on machines that can compile if `learner_compile="auto"` asks for it."""
     number, gpus = max(config.num_learners, 1), float(config.num_gpus_per_learner)
-    parts = COMPILED_PARTS.get(config.learner_compile, COMPILED_PARTS["layers" if gpus else "none"])
     return LearnerShape(
         number=number,
         gpus=gpus,
@@ -35,7 +34,7 @@ def learner_shape(config: AlgorithmConfig) -> LearnerShape:
         tokens_per_pass=config.max_tokens_per_pass,
         compute_bytes=COMPUTE_DTYPES[config.dtype].itemsize,
         head_chunk=CHUNK_SIZES["cuda" if gpus else "cpu"],
-        compiled="layers" in parts,
+        compiled=config.learner_compile == LAYERS or (config.learner_compile == AUTO and gpus > 0),
         remote=config.num_learners > 0,
     )
 

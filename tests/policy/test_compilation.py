@@ -70,20 +70,19 @@ def test_the_compiled_head_rounds_the_products_only():
 
 
 @pytest.mark.parametrize(
-    ("choice", "device", "can_compile", "parts"),
+    ("choice", "device", "can_compile", "expected"),
     [
-        ("auto", "cpu", True, set()),
-        ("auto", "cuda", True, {"head", "layers"}),
-        ("auto", "cuda", False, set()),
-        ("head", "cpu", True, {"head"}),
-        ("layers", "cpu", True, {"head", "layers"}),
-        ("none", "cuda", False, set()),
+        ("auto", "cpu", True, False),
+        ("auto", "cuda", True, True),
+        ("auto", "cuda", False, False),
+        ("layers", "cpu", True, True),
+        ("none", "cuda", False, False),
     ],
 )
-def test_the_parts_that_are_compiled(choice, device, can_compile, parts, monkeypatch):
+def test_what_is_compiled(choice, device, can_compile, expected, monkeypatch):
     missing = None if can_compile else "a compiler"
     monkeypatch.setattr(compilation, "missing_for_compilation", lambda _device: missing)
-    assert compilation.compiled_parts(choice, device) == parts
+    assert compilation.compiles(choice, device) == expected
 
 
 def test_of_layers_with_experts_the_attention_is_compiled(tiny_folder, monkeypatch):
@@ -102,7 +101,7 @@ def test_of_layers_with_experts_the_attention_is_compiled(tiny_folder, monkeypat
 def test_attention_beside_experts_is_one_graph_for_all_lengths(tiny_folder, random_pass, monkeypatch):
     """Not made into code here, so that the results are the same to the bit."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(tree_scorer, "compiled_parts", lambda *_: frozenset({"layers"}))
+    monkeypatch.setattr(tree_scorer, "compiled", lambda: EAGER)
     plain, compiled_module = (make_module(tiny_folder("qwen3_moe")) for _ in range(2))
     compiled_module.scorer.compile_parts("layers", "cpu")
     for seed in range(3):
@@ -116,6 +115,8 @@ def test_attention_beside_experts_is_one_graph_for_all_lengths(tiny_folder, rand
 
 def test_a_machine_without_a_compiler_refuses_to_compile(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    message = r"^learner_compile='head' needs a compiler \(g\+\+ or clang\+\+; CXX may name another\): install it, or "
+    message = (
+        r"^learner_compile='layers' needs a compiler \(g\+\+ or clang\+\+; CXX may name another\): install it, or "
+    )
     with pytest.raises(ValueError, match=message):
-        compilation.compiled_parts("head", "cpu")
+        compilation.compiles("layers", "cpu")
