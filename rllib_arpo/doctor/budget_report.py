@@ -7,9 +7,16 @@ from rllib_arpo.doctor.check_lines import Check, Mark, size
 from rllib_arpo.doctor.machine_checks import Memory
 from rllib_arpo.doctor.recipe import Run
 from rllib_arpo.engine.memory import EngineNeed, EngineShape, Term, engine_need, engine_weights
-from rllib_arpo.learner.gradient_checkpointing import decide_checkpointing
 from rllib_arpo.learner.memory_budget import learner_need
-from rllib_arpo.learner.placement import SHARES_OF_PAIRS, DeviceGroup, cpu_group, gpu_groups, needed_on, num_gpus
+from rllib_arpo.learner.placement import (
+    SHARES_OF_PAIRS,
+    DeviceGroup,
+    cpu_group,
+    decide_checkpointing,
+    gpu_groups,
+    needed_on,
+    num_gpus,
+)
 
 #: The share of a learner's GPU that should remain for what is not counted.
 _SPARE = 0.1

@@ -42,12 +42,12 @@ class EngineShape:
     """The sizes of the engines.
 
     Attributes:
+        weight_bytes, kv_bytes: of each weight, of each number in the KV cache.
+        utilization: the engine's part of each of its GPUs.
         number: of engines.
         gpus: of each in a process of its own; a fraction shares one, 0 is the CPU.
         in_learner: one of them is in the learner's process, on its GPU if it has one.
         parallel: GPUs that share the weights and the KV cache of an engine.
-        weight_bytes, kv_bytes: of each weight, of each number in the KV cache.
-        utilization: the engine's part of each of its GPUs.
         kv_cache: bytes of the KV cache, if the configuration sets them; None: the rest of `utilization`.
         sleeps: gives its memory to the learner during an update.
         shares_gpu: with a learner or another engine; its KV cache is then computed (`engine_need`), not measured.
@@ -55,16 +55,16 @@ class EngineShape:
         evaluation: the engines of evaluation, if they have sizes of their own; others are among `number`.
     """
 
-    number: int
-    gpus: float
-    in_learner: bool
-    parallel: int
     weight_bytes: int
     kv_bytes: int
     utilization: float
-    kv_cache: int | None
     context_tokens: int
-    sleeps: bool
+    number: int = 1
+    gpus: float = 1.0
+    in_learner: bool = False
+    parallel: int = 1
+    kv_cache: int | None = None
+    sleeps: bool = False
     shares_gpu: bool = False
     batched_tokens: int | None = None
     sequences: int | None = None

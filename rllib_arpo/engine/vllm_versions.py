@@ -73,8 +73,6 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "skip_tokenizer_init": ((False,), "stop strings are found with the tokenizer"),
     "disable_log_stats": ((True,), "the engine does not write vLLM's statistics"),
-    # vLLM 0.32 and newer.
-    "watermark_config": ((None,), "training samples from the model's own distribution, without a watermark"),
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +50,7 @@ from rllib_arpo.core.loss import (
     policy_ratio,
     tree_policy_objective,
 )
-from rllib_arpo.learner.gradient_checkpointing import decide_here
-from rllib_arpo.learner.learner_state import StatefulLearner, states_on_device
+from rllib_arpo.files import check_files, write_checksums
 from rllib_arpo.learner.memory_budget import AUTO
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, update_metrics
 from rllib_arpo.learner.passes import (
@@ -65,10 +64,13 @@ from rllib_arpo.learner.passes import (
     pass_to_tensors,
     subtract_kl_to_go,
 )
+from rllib_arpo.learner.run_shapes import decide_here
 from rllib_arpo.learner.sharding import SHARDINGS, NonFiniteLossError, gather_names
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
-from rllib_arpo.policy.llm_rl_module import BaseModel
-from rllib_arpo.policy.sharded_state import returns_whole
+from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES, BaseModel
+from rllib_arpo.policy.module_checkpoint import resolve
+from rllib_arpo.policy.sharded_state import load_optimizer_state, optimizer_state, returns_whole
+from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 
 if TYPE_CHECKING:
     from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
@@ -83,7 +85,16 @@ def _clipping(config: AlgorithmConfig) -> tuple[float, float, float | None, bool
     return config.clip_low, config.clip_high, config.dual_clip, config.keep_clipped_gradient
 
 
-class ARPOTorchLearner(StatefulLearner):
+def move_states(optimizers: Iterable[torch.optim.Optimizer], device: torch.device) -> None:
+    """Moves the tensors that have their parameter's shape; step counters stay where the optimizer needs them."""
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    state[name] = value.to(device)
+
+
+class ARPOTorchLearner(TorchLearner):
     """Trains one `LLMRLModule`; `update(training_data=QuestionBatch)` is one batch of questions.
 
     `sharding` says how several learners hold the model, and how their gradients come together (`learner/sharding.py`).
@@ -99,6 +110,8 @@ class ARPOTorchLearner(StatefulLearner):
         if self.config.learner_num_threads is not None:
             torch.set_num_threads(self.config.learner_num_threads)
         super().build()
+        self._weight_version = 0
+        self._num_changes = self.module[DEFAULT_MODULE_ID].num_changes()
         self._totals = Totals(self._device)  # `compute_losses` may also be called outside an update.
         self._reference = None
         if self.config.kl_coeff > 0:
@@ -275,11 +288,12 @@ class ARPOTorchLearner(StatefulLearner):
 
     @override(TorchLearner)
     def apply_gradients(self, gradients_dict: dict[Any, Tensor]) -> None:
-        if not self.config.optimizer_offload:
-            super().apply_gradients(gradients_dict)
-            return
-        with states_on_device(self._named_optimizers.values(), self._device):
-            super().apply_gradients(gradients_dict)
+        """RLlib's; with `optimizer_offload` Adam's moments visit the device for the step."""
+        if self.config.optimizer_offload:
+            move_states(self._named_optimizers.values(), self._device)
+        super().apply_gradients(gradients_dict)
+        if self.config.optimizer_offload:
+            move_states(self._named_optimizers.values(), torch.device("cpu"))
 
     def _zero_gradients(self) -> None:
         for optimizer in self._optimizer_parameters:
@@ -368,3 +382,80 @@ class ARPOTorchLearner(StatefulLearner):
             (ALL_MODULES, NUM_ENV_STEPS_TRAINED_LIFETIME),
         ):
             self.metrics.log_value((module_id, name), num_turns, reduce="lifetime_sum", with_throughput=True)
+
+    @property
+    def weight_version(self) -> int:
+        """The number of changes of the weights in this process: updates, restored states, and changes by a user.
+
+        It names the weights: no two states of this learner share a version, whatever checkpoints they come from.
+        Changes between two calls count as one. A change through a tensor's `data` is one that torch does not count.
+        """
+        if self.module[DEFAULT_MODULE_ID].num_changes() != self._num_changes:
+            self._count_update()
+        return self._weight_version
+
+    def _count_update(self) -> None:
+        self._weight_version += 1
+        self._num_changes = self.module[DEFAULT_MODULE_ID].num_changes()
+
+    @property
+    def engine_dtype(self) -> torch.dtype | None:
+        """The type to which weights are cast for an engine; None: none.
+
+        The cast is on the learner's device, so that half as much travels where it is a 16-bit type, and the engine
+        casts nothing. An adapter stays as it is: it is merged into the base before the cast.
+        """
+        return COMPUTE_DTYPES[self.config.dtype] if self.config.lora is None else None
+
+    def weight_snapshot(self, *, with_weights: bool = True) -> WeightSnapshot:
+        """The trained weights for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`)."""
+        module = self.module[DEFAULT_MODULE_ID]
+        probe = probe_tokens(module.vocab_size, self.config.max_context_tokens)
+        weights = module.weight_views(self.engine_dtype) if with_weights else None
+        return WeightSnapshot(self.weight_version, weights, probe, module.score(probe))
+
+    @override(TorchLearner)
+    def _get_optimizer_state(self) -> dict[str, Any]:
+        return {
+            name: {"module_id": DEFAULT_MODULE_ID, "state": optimizer_state(optimizer)}
+            for name, optimizer in self._named_optimizers.items()
+        }
+
+    @override(TorchLearner)
+    def _set_optimizer_state(self, state: dict[str, Any]) -> None:
+        """RLlib's own would round fp64 to fp32."""
+        for name, of_optimizer in state.items():
+            optimizer, saved = self._named_optimizers[name], of_optimizer["state"]
+            load_optimizer_state(optimizer, saved)
+            if self._optimizer_lr_schedules[optimizer].use_schedule:
+                # Each update sets the rate of the next one.
+                self._set_optimizer_lr(optimizer, saved["param_groups"][0]["lr"])
+
+    @override(Learner)
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Restores weights and optimizer, also from an earlier checkpoint.
+
+        RLlib's own method would restore the optimizer and silently keep the newer weights.
+        """
+        if WEIGHTS_SEQ_NO in state:
+            self._weights_seq_no = -1
+        super().set_state(state)
+        if WEIGHTS_SEQ_NO in state:
+            self._weights_seq_no = state[WEIGHTS_SEQ_NO]
+
+    @override(Learner)
+    def save_to_path(self, path: Any = None, *, filesystem: Any = None, **kwargs: Any) -> str:
+        """Like RLlib's, with checksums of the files."""
+        if path is not None:
+            path, filesystem = resolve(path, filesystem)
+        saved: str = super().save_to_path(path, filesystem=filesystem, **kwargs)
+        write_checksums(*resolve(saved, filesystem))
+        return saved
+
+    @override(Learner)
+    def restore_from_path(self, path: Any, *, component: str | None = None, filesystem: Any = None, **kw: Any) -> None:
+        """Like RLlib's, but raises ValueError if a file is not the one that was saved."""
+        path, filesystem = resolve(path, filesystem)
+        if component is None:
+            check_files(path, filesystem)
+        super().restore_from_path(path, component=component, filesystem=filesystem, **kw)

@@ -101,8 +101,8 @@ class ARPOLearnerGroup(LearnerGroup):
             return {COMPONENT_LEARNER: {COMPONENT_RL_MODULE: {}}}
         wanted = self._get_subcomponents(COMPONENT_LEARNER, components)
         unwanted = self._get_subcomponents(COMPONENT_LEARNER, not_components)
-        read = partial(_state, components=wanted, not_components=unwanted, **kwargs)
-        return {COMPONENT_LEARNER: self.on_first(read)}
+        read = {"components": wanted, "not_components": unwanted, **kwargs}
+        return {COMPONENT_LEARNER: self.on_first(lambda learner: learner.get_state(**read))}
 
     def module_state(self) -> dict[str, Any]:
         """The first learner's state of its `MultiRLModule`."""
@@ -163,7 +163,8 @@ class ARPOLearnerGroup(LearnerGroup):
         if self.is_local:
             self._learner.set_state(state[COMPONENT_LEARNER])
             return
-        self._on_all(_set_state, ray.put(state[COMPONENT_LEARNER]))
+        # Ray gives each learner what the reference stands for.
+        self._on_all(lambda learner, whole: learner.set_state(whole), ray.put(state[COMPONENT_LEARNER]))
 
     def _answers(self, calls: dict[int, ray.ObjectRef], timeout_s: float | None = None) -> list[Any]:
         """The answers to `calls` (by index of the learner), in order, or the first error.
@@ -216,10 +217,6 @@ def _call(function: Callable[[ARPOTorchLearner], T], is_first: bool, learner: AR
     return answer if is_first else None
 
 
-def _state(learner: ARPOTorchLearner, **kwargs: Any) -> dict[str, Any]:
-    return learner.get_state(**kwargs)
-
-
 class _LearnerFiles:
     """The files of remote learners, as RLlib wants to save and restore a component."""
 
@@ -240,7 +237,7 @@ class _LearnerFiles:
         group, folder = self._group, path.as_posix()
         group.check_seen(folder, filesystem)
         try:
-            group._on_all(partial(_restore, folder=folder, filesystem=filesystem, **kwargs))
+            group._on_all(lambda learner: learner.restore_from_path(folder, filesystem=filesystem, **kwargs))
         except RayTaskError as error:
             raise RuntimeError(f"A learner could not restore its state from {folder}: {error.cause}") from error
 
@@ -254,18 +251,10 @@ def _save(
         learner.save_to_path(folder, state=whole, filesystem=filesystem, use_msgpack=msgpack)
 
 
-def _restore(learner: ARPOTorchLearner, folder: str, **kwargs: Any) -> None:
-    learner.restore_from_path(folder, **kwargs)
-
-
 def _node_without(_learner: ARPOTorchLearner, path: str, filesystem: FileSystem) -> str | None:
     """The address of the learner's machine if it does not see `path`."""
     is_there = filesystem.get_file_info(path).type != FileType.NotFound
     return None if is_there else ray.util.get_node_ip_address()
-
-
-def _set_state(learner: ARPOTorchLearner, state: dict[str, Any]) -> None:
-    learner.set_state(state)
 
 
 def _death(call: ray.ObjectRef) -> RayActorError | None:

@@ -27,27 +27,28 @@ class LearnerShape:
     """The way in which the learners hold the model.
 
     Attributes:
+        tokens_per_pass: at most.
+        compute_bytes: of each number in the products of autocast, and of each weight of a LoRA's base.
+        head_chunk: tokens whose logits are held at a time.
         number: of processes that learn, at least 1.
         gpus: of each; a fraction shares one, 0 is the CPU.
         sharded: each holds a part (FSDP2); otherwise all.
         reference: a frozen model for the KL lies beside the trained one.
         offload: Adam's moments are in the CPU's memory except during optimizer steps.
         checkpointing: activations are computed again in the backward pass; None: not decided, counted as if they were.
-        compute_bytes: of each number in the products of autocast, and of each weight of a LoRA's base.
-        head_chunk: tokens whose logits are held at a time.
         compiled: torch.compile has made the layers, which then keep less.
         remote: not in the run's main process.
     """
 
-    number: int
-    gpus: float
-    sharded: bool
-    reference: bool
-    offload: bool
-    checkpointing: bool | None
     tokens_per_pass: int
     compute_bytes: int
     head_chunk: int
+    number: int = 1
+    gpus: float = 1.0
+    sharded: bool = False
+    reference: bool = False
+    offload: bool = False
+    checkpointing: bool | None = None
     compiled: bool = False
     remote: bool = True
 

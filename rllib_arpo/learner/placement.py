@@ -1,12 +1,13 @@
-"""The GPUs that learners and engines share, and the memory that they need there. Pure functions."""
+"""The GPUs that learners and engines share, and whether they have room there. Pure functions."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from rllib_arpo.engine.memory import EngineNeed, EngineShape
-from rllib_arpo.learner.memory_budget import LearnerNeed, LearnerShape
+from rllib_arpo.engine.memory import EngineNeed, EngineShape, engine_need
+from rllib_arpo.learner.memory_budget import LearnerNeed, LearnerShape, learner_need
+from rllib_arpo.policy.model_shape import ModelShape
 
 #: What to set for several learners that share GPUs with engines. By its sums Ray would put nine engines with smaller
 #: shares on a node of eight GPUs, where no GPU has room for the ninth, and would wait for it without end.
@@ -14,6 +15,9 @@ SHARES_OF_PAIRS = (
     "to share GPUs in pairs set num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env "
     "runners as learners"
 )
+#: The part of the memory that activations may fill up to: more than the budget's own spare, since a run that turns out
+#: not to fit ends, and one that computes its layers again is slower by a forward pass.
+FILLED = 0.8
 #: Fractions of a GPU that differ by less are equal.
 _ROUNDING = 1e-6
 
@@ -101,3 +105,32 @@ def needed_in_update(group: DeviceGroup, learner: LearnerNeed, engine: EngineNee
 def _of_engines(group: DeviceGroup, engine: EngineNeed) -> int:
     evaluation = 0 if engine.evaluation is None else engine.evaluation.total.bytes
     return group.engines * engine.total.bytes + group.evaluating * evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The answer for `gradient_checkpointing="auto"`; `needed` of `memory` bytes are filled if activations are kept."""
+
+    checkpointing: bool
+    needed: int
+    memory: int
+
+    def __str__(self) -> str:
+        return (
+            f"gradient_checkpointing='auto' is {self.checkpointing}: with all activations the device would hold "
+            f"{self.needed:,} of {self.memory:,} bytes in an update; it may hold {FILLED:.0%}."
+        )
+
+
+def decide_checkpointing(model: ModelShape, learner: LearnerShape, engine: EngineShape, memory: int) -> Decision:
+    """Whether learners compute their layers again in the backward pass: only where activations would not fit.
+
+    Args:
+        memory: bytes of each GPU that a learner uses, or of its machine if it has none. The learner shares it with
+            other learners and with engines, except for engines that sleep during the update.
+    """
+    groups = gpu_groups(learner, engine) if learner.gpus else [cpu_group(learner, engine)]
+    need = learner_need(model, replace(learner, checkpointing=False))
+    of_engine = engine_need(model, engine, memory)
+    needed = max(needed_in_update(group, need, of_engine, engine.sleeps) for group in groups if group.learners)
+    return Decision(needed > FILLED * memory, needed, memory)

@@ -1,16 +1,20 @@
-"""The sizes of a run's learners and engines, from its configuration."""
+"""The sizes of a run's learners and engines, and what `gradient_checkpointing="auto"` means for them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import torch
+
 from rllib_arpo.engine.memory import EngineShape, kv_cache_bytes
 from rllib_arpo.engine.vllm_versions import CPU_KV_CACHE_BYTES, GPU_MEMORY_UTILIZATION
 from rllib_arpo.learner.memory_budget import AUTO, LearnerShape
-from rllib_arpo.policy.compilation import COMPILED_PARTS
+from rllib_arpo.learner.placement import Decision, decide_checkpointing
+from rllib_arpo.policy.compilation import LAYERS
 from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
 from rllib_arpo.policy.lm_head import CHUNK_SIZES
+from rllib_arpo.policy.model_shape import model_shape
 from rllib_arpo.weights.transports import shares_gpu
 
 if TYPE_CHECKING:
@@ -20,7 +24,6 @@ if TYPE_CHECKING:
 def learner_shape(config: AlgorithmConfig) -> LearnerShape:
     """The learners, on machines that can compile if `learner_compile="auto"` asks for it."""
     number, gpus = max(config.num_learners, 1), float(config.num_gpus_per_learner)
-    parts = COMPILED_PARTS.get(config.learner_compile, COMPILED_PARTS["layers" if gpus else "none"])
     return LearnerShape(
         number=number,
         gpus=gpus,
@@ -31,7 +34,7 @@ def learner_shape(config: AlgorithmConfig) -> LearnerShape:
         tokens_per_pass=config.max_tokens_per_pass,
         compute_bytes=COMPUTE_DTYPES[config.dtype].itemsize,
         head_chunk=CHUNK_SIZES["cuda" if gpus else "cpu"],
-        compiled="layers" in parts,
+        compiled=config.learner_compile == LAYERS or (config.learner_compile == AUTO and gpus > 0),
         remote=config.num_learners > 0,
     )
 
@@ -71,3 +74,13 @@ def _engines(config: AlgorithmConfig) -> EngineShape:
         batched_tokens=kwargs.get("max_num_batched_tokens"),
         sequences=kwargs.get("max_num_seqs"),
     )
+
+
+def decide_here(config: AlgorithmConfig, device: torch.device, compiled: bool) -> Decision:
+    """The decision for a learner of this process; `compiled`: its layers are."""
+    from ray._common.utils import get_system_memory
+
+    memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else get_system_memory()
+    learner = replace(learner_shape(config), compiled=compiled)
+    model = model_shape(str(config.model_name_or_path), config.lora)
+    return decide_checkpointing(model, learner, engine_shape(config), memory)

@@ -7,9 +7,9 @@ the loss already has the denominator of the whole minibatch, and shards differ i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -36,22 +36,9 @@ class NonFiniteLossError(FloatingPointError):
         return self.args[0]
 
 
-def broadcast_parameters(parameters: Iterable[Tensor]) -> None:
-    """Gives every rank the values of rank 0, in place."""
-    for parameter in parameters:
-        dist.broadcast(parameter.data, src=0)
-
-
-def sum_gradients(parameters: Sequence[Tensor], distributed: bool) -> list[Tensor]:
-    """The gradients accumulated in `parameters`; if `distributed`, summed over the ranks, in place.
-
-    A parameter without a gradient, as on a rank without a question, has gradient 0.
-    """
-    gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    if distributed:
-        for work in [dist.all_reduce(gradient, async_op=True) for gradient in gradients]:
-            work.wait()
-    return gradients
+def own_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
+    """The gradients accumulated in `parameters`; 0 where there is none."""
+    return [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
 
 
 def gather_names(names: list[str], distributed: bool) -> list[str]:
@@ -63,54 +50,45 @@ def gather_names(names: list[str], distributed: bool) -> list[str]:
     return [name for of_rank in gathered for name in of_rank]
 
 
-class Sharding(Protocol):
-    """One way of holding the model; each learner has its own object of it."""
+class Replicas:
+    """Every learner has the whole model; one explicit all-reduce per optimizer step.
+
+    Each learner has its own object of this class, or of a subclass that holds the model in another way.
+    """
 
     #: Whether a learner holds only a part of the state, so that all learners must take part to assemble it.
-    holds_part: bool
+    holds_part = False
 
-    def __init__(self, device: torch.device, distributed: bool): ...
+    def __init__(self, device: torch.device, distributed: bool):
+        self._device, self._distributed = device, distributed
 
     def distribute(self, module: LLMRLModule) -> None:
-        """Prepares a new module, in place and before its optimizer is made."""
+        """Prepares a new module, in place and before its optimizer is made: all learners get the same weights."""
+        if self._distributed:
+            for parameter in module.parameters():
+                dist.broadcast(parameter.data, src=0)
 
     def num_passes(self, own: int) -> int:
         """The number of passes that each learner must make if this one needs `own`."""
+        return own
 
     def reduce_gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """This learner's part of the gradients of `parameters` after all passes, summed over the learners.
 
         A parameter without a gradient, as on a learner without a question, has gradient 0.
         """
+        gradients = own_gradients(parameters)
+        if self._distributed:
+            for work in [dist.all_reduce(gradient, async_op=True) for gradient in gradients]:
+                work.wait()
+        return gradients
 
     def norm(self, gradients: Sequence[Tensor]) -> float:
         """The norm of all gradients of the whole model, the same on every learner."""
-
-
-class Replicas:
-    """Every learner has the whole model; one explicit all-reduce per optimizer step (`learner/sharding.py`)."""
-
-    holds_part = False
-
-    def __init__(self, device: torch.device, distributed: bool):
-        self._distributed = distributed
-
-    def distribute(self, module: LLMRLModule) -> None:
-        """Gives all learners the same initial weights."""
-        if self._distributed:
-            broadcast_parameters(module.parameters())
-
-    def num_passes(self, own: int) -> int:
-        return own
-
-    def reduce_gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        return sum_gradients(parameters, self._distributed)
-
-    def norm(self, gradients: Sequence[Tensor]) -> float:
         return torch.nn.utils.get_total_norm(gradients).item()
 
 
-class FSDP2:
+class FSDP2(Replicas):
     """`fully_shard` splits parameters, gradients and optimizer state among the learners.
 
     FSDP2 assembles a decoder layer when it computes, and sums and splits its gradients right after its backward pass.
@@ -121,9 +99,6 @@ class FSDP2:
     """
 
     holds_part = True
-
-    def __init__(self, device: torch.device, distributed: bool):
-        self._device = device
 
     @cached_property
     def _mesh(self) -> DeviceMesh:
@@ -156,11 +131,11 @@ class FSDP2:
         return int(largest.item())
 
     def reduce_gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        return sum_gradients(parameters, distributed=False)
+        return own_gradients(parameters)
 
     def norm(self, gradients: Sequence[Tensor]) -> float:
         return torch.nn.utils.get_total_norm(gradients).full_tensor().item()
 
 
 #: Value of `sharding` -> its class.
-SHARDINGS: dict[str, type[Sharding]] = {"none": Replicas, "fsdp2": FSDP2}
+SHARDINGS: dict[str, type[Replicas]] = {"none": Replicas, "fsdp2": FSDP2}

@@ -83,14 +83,12 @@ class QuestionBatch(TrainingData):
         """Plans the update on `episodes`.
 
         Args:
-            episodes: Q episodes, one per question.
+            episodes: Q >= 1 episodes, one per question.
             seed: of the order of the questions, if `shuffle_batch_per_epoch` is set; one per update.
 
         Raises:
-            ValueError: there is no episode, or advantages depend on entropies that were not recorded.
+            ValueError: advantages depend on entropies that were not recorded.
         """
-        if not episodes:
-            raise ValueError("there is no question to train on")
         pipeline = settings.pipeline
         questions = [(episode.tree, depth_first_layout(episode.tree)) for episode in episodes]
         rewards = [leaf_rewards(tree, layout, pipeline) for tree, layout in questions]

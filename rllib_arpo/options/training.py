@@ -25,7 +25,7 @@ from rllib_arpo.options.rules import (
     takes,
 )
 from rllib_arpo.policy.attention.tree import TREE_KERNELS
-from rllib_arpo.policy.compilation import COMPILED_PARTS
+from rllib_arpo.policy.compilation import LEARNER_COMPILE
 
 
 def _are_betas(value: object) -> bool:
@@ -191,9 +191,9 @@ TRAINING = {
     ),
     "learner_compile": _option(
         "auto",
-        'what torch.compile compiles in the learner: "head" (the LM head\'s arithmetic on logits), "layers" (that and '
-        'the decoder layers), "none", or "auto": "layers" on CUDA, if there is a C compiler, otherwise "none".',
-        one_of("auto", *COMPILED_PARTS),
+        'what torch.compile compiles in the learner: "layers" (decoder layers and LM head), "none", or "auto": '
+        '"layers" on CUDA, if there is a C compiler, otherwise "none".',
+        one_of(*LEARNER_COMPILE),
     ),
     "baseline": _option(
         "group",

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-_NAMED_AT_MOST = 5
-
 
 def causal_lm_config(model_name_or_path: str) -> Any:
     """The `transformers` configuration of a causal LM.
@@ -64,20 +62,12 @@ def causal_lm_without_weights(model_name_or_path: str) -> PreTrainedModel:
 def check_shapes(
     given: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]], owner: str = "the engine's model"
 ) -> None:
-    """Raises ValueError, naming the weights, unless `given` has exactly the names and the shapes of `expected`."""
-    problems = []
-    if missing := sorted(expected.keys() - given.keys()):
-        problems.append(f"missing: {_some(missing)}")
-    if unknown := sorted(given.keys() - expected.keys()):
-        problems.append(f"unknown: {_some(unknown)}")
-    wrong = sorted(name for name in expected.keys() & given.keys() if tuple(given[name]) != tuple(expected[name]))
+    """Raises ValueError, naming a weight, unless `given` has exactly the names and the shapes of `expected`."""
+    wrong = [name for name in sorted(given.keys() | expected.keys()) if given.get(name) != expected.get(name)]
     if wrong:
-        problems.append(
-            "wrong shape: "
-            + _some([f"{name} {tuple(given[name])} instead of {tuple(expected[name])}" for name in wrong])
-        )
-    if problems:
-        raise ValueError(f"These are not the weights of {owner}; {'; '.join(problems)}.")
+        name, more = wrong[0], f"; {len(wrong) - 1} more differ" if wrong[1:] else ""
+        found, wanted = given.get(name, "missing"), expected.get(name, "no such weight")
+        raise ValueError(f"These are not the weights of {owner}. {name}: {found}, expected: {wanted}{more}.")
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
@@ -95,8 +85,3 @@ def as_tensors(arrays: Mapping[str, np.ndarray]) -> list[tuple[str, torch.Tensor
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         tensors = [(name, torch.from_numpy(array)) for name, array in arrays.items()]
     return [(name, t.view(torch.bfloat16) if t.dtype == torch.uint16 else t) for name, t in tensors]
-
-
-def _some(names: list[str]) -> str:
-    more = len(names) - _NAMED_AT_MOST
-    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

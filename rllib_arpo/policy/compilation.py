@@ -1,4 +1,4 @@
-"""What this machine computes fast: the number format, and the parts of the model that `torch.compile` compiles."""
+"""What this machine computes fast: the number format, and whether `torch.compile` compiles the model."""
 
 import logging
 import os
@@ -19,12 +19,8 @@ def fast_dtype() -> str:
     return "float32"
 
 
-#: Value of `learner_compile` -> the parts of the model that it names.
-COMPILED_PARTS: dict[str, frozenset[str]] = {
-    "none": frozenset(),
-    "head": frozenset({"head"}),
-    "layers": frozenset({"head", "layers"}),
-}
+#: The values of `learner_compile`; "layers" compiles the decoder layers and the LM head.
+LEARNER_COMPILE = AUTO, LAYERS, NONE = "auto", "layers", "none"
 #: Device type -> the variable that names its compiler, and what is looked for without it: inductor compiles C++ for
 #: the CPU; for CUDA Triton compiles the C that starts its kernels.
 _COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang"))}
@@ -32,21 +28,21 @@ _COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang"
 logger = logging.getLogger("rllib_arpo")
 
 
-def compiled_parts(choice: str, device_type: str) -> frozenset[str]:
-    """The parts that `learner_compile` names; "auto": all on CUDA, if the machine can compile, and else none.
+def compiles(choice: str, device_type: str) -> bool:
+    """Whether the learner compiles the model; "auto": on CUDA, if the machine can compile.
 
     Raises:
-        ValueError: the machine lacks what compilation needs, and the choice is neither "auto" nor "none".
+        ValueError: the machine lacks what compilation needs, and the choice is "layers".
     """
-    if choice == "none" or (choice == "auto" and device_type != "cuda"):
-        return frozenset()
+    if choice == NONE or (choice == AUTO and device_type != "cuda"):
+        return False
     missing = missing_for_compilation(device_type)
     if missing is None:
-        return COMPILED_PARTS["layers" if choice == "auto" else choice]
-    if choice != "auto":
+        return True
+    if choice == LAYERS:
         raise ValueError(f"learner_compile={choice!r} needs {missing}: install it, or set 'none'.")
     logger.warning("The learner compiles nothing, which makes updates slower: learner_compile needs %s.", missing)
-    return frozenset()
+    return False
 
 
 def missing_for_compilation(device_type: str) -> str | None:

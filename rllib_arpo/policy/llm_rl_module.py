@@ -21,6 +21,7 @@ from rllib_arpo.core.columns import (
     TOKEN_IDS,
 )
 from rllib_arpo.policy.causal_lm import load_causal_lm, round_weights
+from rllib_arpo.policy.checkpoint_names import check_shapes
 from rllib_arpo.policy.lora import Adapter
 from rllib_arpo.policy.module_checkpoint import load_weights, resolve, save_weights
 from rllib_arpo.policy.sharded_state import part_like, whole_array
@@ -68,12 +69,8 @@ class LLMRLModule(TorchRLModule):
         if self.inference_only:
             return
         settings = self.model_config
-        if settings["dtype"] not in COMPUTE_DTYPES:
-            raise ValueError(f"dtype={settings['dtype']!r}: must be one of {', '.join(COMPUTE_DTYPES)}.")
         dtype = COMPUTE_DTYPES[settings["dtype"]]
         self._temperature = float(settings["temperature"])
-        if not self._temperature > 0:
-            raise ValueError(f"temperature={settings['temperature']!r}: training needs a temperature > 0.")
         self._master_dtype = torch.promote_types(dtype, torch.float32)
         self.causal_lm = load_causal_lm(settings["model_name_or_path"], self._master_dtype)
         self._adapter: Adapter | None = None
@@ -95,19 +92,15 @@ class LLMRLModule(TorchRLModule):
         """Scores one pass.
 
         Args:
-            batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, `LOSS_MASK`, [T] each, of one or more packed trees.
+            batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, `LOSS_MASK`, [T] each, of one or more packed trees. No
+                first token of a prompt is in the loss, since nothing precedes it (`pack_tree` sees to that).
             with_entropy: False leaves `ENTROPY` out.
 
         Returns:
             `LOG_PROBS` and `ENTROPY` (nats), [K] each, fp32 or fp64: one entry per loss token in packed order, at the
             sampling temperature, computed from the hidden state at the token's parent.
-
-        Raises:
-            ValueError: the first token of a prompt, which nothing precedes, is in the loss.
         """
         rows = batch[LOSS_MASK].nonzero().squeeze(1)
-        if (batch[PARENT][rows] < 0).any():
-            raise ValueError("The first token of a prompt is in the loss, but no hidden state precedes it.")
         log_probs, entropy = self.scorer(batch, rows, self._temperature, with_entropy=with_entropy)
         return {LOG_PROBS: log_probs} if entropy is None else {LOG_PROBS: log_probs, ENTROPY: entropy}
 
@@ -244,11 +237,8 @@ class LLMRLModule(TorchRLModule):
         if self.causal_lm is None:
             return
         own = {name: tensor.detach() for name, tensor in self.trained_weights().items()}
-        if wrong := sorted(own.keys() ^ state.keys()):
-            raise ValueError(f"The state does not fit the model: {wrong[0]} and {len(wrong) - 1} more names differ.")
-        for name, tensor in own.items():
-            if tuple(state[name].shape) != tuple(tensor.shape):
-                raise ValueError(f"{name} has the shape {list(state[name].shape)} instead of {list(tensor.shape)}.")
+        given, expected = ({name: tuple(value.shape) for name, value in values.items()} for values in (state, own))
+        check_shapes(given, expected, "this module")
         for name, tensor in own.items():
             tensor.copy_(part_like(state[name], like=tensor))
 

@@ -165,14 +165,9 @@ def chunked_log_probs(
     Returns:
         ([K] log-probs, [K] entropies in nats), fp32 (fp64 for fp64 inputs), both differentiable once with respect to
         hidden, weight and bias.
-
-    Raises:
-        ValueError: `temperature` or `chunk_size` is not positive.
     """
     device_type = hidden.device.type
     chunk_size = CHUNK_SIZES[device_type] if chunk_size is None else chunk_size
-    if temperature <= 0 or chunk_size < 1:
-        raise ValueError(f"temperature={temperature} and chunk_size={chunk_size} must both be positive.")
     autocast = torch.is_autocast_enabled(device_type)
     dtype = torch.get_autocast_dtype(device_type) if autocast else hidden.dtype
     settings = (1.0 / temperature, chunk_size, with_entropy, dtype, functions)

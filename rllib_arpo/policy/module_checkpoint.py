@@ -20,8 +20,9 @@ from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_without_wei
 from rllib_arpo.policy.lora import read_adapter
 
 if TYPE_CHECKING:
-    from rllib_arpo.policy.lora import Adapter
+    from transformers import PreTrainedModel
 
+    from rllib_arpo.policy.lora import Adapter
 
 logger = logging.getLogger("rllib_arpo")
 
@@ -44,11 +45,7 @@ def write_model(
     model = causal_lm_without_weights(model_name_or_path)
     model.load_state_dict(dict(as_tensors(weights)), assign=True)
     model.tie_weights()
-    if dtype is not None:
-        model = model.to(getattr(torch, dtype))
-    model.save_pretrained(folder)
-    write_generation_config(folder, model_name_or_path)
-    write_tokenizer(folder, model_name_or_path)
+    _write(folder, model, model_name_or_path, dtype)
 
 
 def make_folder(folder: str | Path) -> None:
@@ -63,38 +60,26 @@ def make_folder(folder: str | Path) -> None:
         raise ValueError(f"{folder}: not a folder that can be written ({error.strerror}).") from error
 
 
-def write_generation_config(folder: str | Path, model_name_or_path: str | Path) -> None:
-    """Puts the generation configuration of `model_name_or_path` beside a model, if it has one.
+def _write(folder: str | Path, model: PreTrainedModel, model_name_or_path: str | Path, dtype: str | None) -> None:
+    """Writes a model, and beside it the generation configuration and the tokenizer of `model_name_or_path`."""
+    from transformers import AutoTokenizer, GenerationConfig
 
-    Copies it unchanged, since `save_pretrained` refuses contradictions that many published models have.
-    """
-    from transformers import GenerationConfig
-
+    if dtype is not None:
+        model = model.to(getattr(torch, dtype))
+    model.save_pretrained(folder)
     try:
-        config = GenerationConfig.from_pretrained(model_name_or_path)
+        generation = GenerationConfig.from_pretrained(model_name_or_path)
     except OSError:
         logger.debug("%s has no generation_config.json: it follows from config.json.", model_name_or_path)
     else:
-        config.to_json_file(Path(folder) / "generation_config.json")
-
-
-def write_tokenizer(folder: str | Path, model_name_or_path: str | Path) -> None:
-    """Puts the tokenizer of `model_name_or_path` beside a model; an environment of token ids needs none."""
-    from transformers import AutoTokenizer
-
+        # Copied unchanged, since `save_pretrained` refuses contradictions that many published models have.
+        generation.to_json_file(Path(folder) / "generation_config.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_name_or_path)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError) as error:  # An environment of token ids needs none.
         logger.warning("%s has no tokenizer (%s), nor has %s.", model_name_or_path, first_line(error), folder)
-        return
-    tokenizer.save_pretrained(folder)
-
-
-def read_weights(folder: str | Path, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """All weights of a Hugging Face model by name, tied ones included."""
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).state_dict()
+    else:
+        tokenizer.save_pretrained(folder)
 
 
 #: The module's folder within an algorithm's checkpoint.
@@ -114,7 +99,6 @@ def export_model(checkpoint: str | Path, folder: str | Path, dtype: str | None =
     Raises:
         ValueError: a file of the checkpoint is missing, or is not the one that was saved; or `folder` cannot be made.
     """
-    import torch
     from transformers import AutoModelForCausalLM
 
     check_all_files(checkpoint)
@@ -129,11 +113,7 @@ def export_model(checkpoint: str | Path, folder: str | Path, dtype: str | None =
         model = PeftModel.from_pretrained(base, adapter).merge_and_unload()
     else:
         model = AutoModelForCausalLM.from_pretrained(source, dtype="auto")
-    if dtype is not None:
-        model = model.to(getattr(torch, dtype))
-    model.save_pretrained(folder)
-    write_generation_config(folder, source)
-    write_tokenizer(folder, source)
+    _write(folder, model, source, dtype)
 
 
 #: Folders in a module's checkpoint: of all weights, or of a LoRA adapter.
@@ -176,13 +156,17 @@ def load_weights(
     Raises:
         FileNotFoundError: the checkpoint has no weights, or is of the other kind.
     """
+    from transformers import AutoModelForCausalLM
+
     name = HUGGINGFACE if adapter is None else ADAPTER
     source = f"{path}/{name}"
     if filesystem.get_file_info(source).type != pyarrow.fs.FileType.Directory:
         kind = "the whole model" if adapter is None else "a LoRA adapter"
         raise FileNotFoundError(f"{path} has no folder {name!r}: it is not a checkpoint of {kind}.")
     with _local_copy(source, filesystem, write=False) as folder:
-        return read_weights(folder, dtype) if adapter is None else read_adapter(folder)
+        if adapter is not None:
+            return read_adapter(folder)
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).state_dict()
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from torch import nn
 from rllib_arpo.core.columns import END, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.policy.attention.tree import attention_dtype, plan_tree
 from rllib_arpo.policy.causal_lm import num_experts, tree_hidden_states
-from rllib_arpo.policy.compilation import compiled_parts
+from rllib_arpo.policy.compilation import compiles
 from rllib_arpo.policy.lm_head import EAGER, chunked_log_probs, compiled
 
 if TYPE_CHECKING:
@@ -38,16 +38,15 @@ class TreeScorer(nn.Module):
         self.compiles_layers = False
 
     def compile_parts(self, choice: str, device_type: str) -> None:
-        """Has the parts that `learner_compile` names compiled, at their first use on a device of this type.
+        """Has head and layers compiled, if `learner_compile` asks for it, at their first use on this type of device.
 
         Of a layer with experts only the attention is compiled: their products of groups would make many graphs of it.
 
         Raises:
-            ValueError: the machine cannot compile (`compiled_parts`).
+            ValueError: the machine cannot compile.
         """
-        parts = compiled_parts(choice, device_type)
-        self._chunk_functions = compiled() if "head" in parts else EAGER
-        self.compiles_layers = "layers" in parts
+        self.compiles_layers = compiles(choice, device_type)
+        self._chunk_functions = compiled() if self.compiles_layers else EAGER
         if self.compiles_layers:
             mixture = num_experts(self.causal_lm.config) > 0
             for layer in self.causal_lm.get_decoder().layers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,7 +13,6 @@ from rllib_arpo.weights.snapshot import WeightSyncError
 from rllib_arpo.weights.weight_sync import LOAD_TIMEOUT_S, WeightSync, restart_failed
 
 if TYPE_CHECKING:
-    import torch
     from ray.actor import ActorHandle
     from ray.rllib.utils.actor_manager import FaultTolerantActorManager
     from torch import Tensor
@@ -38,7 +37,9 @@ class _VLLMTransfer(WeightSync):
     casts: ClassVar[bool]
 
     def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> WeightSnapshot:
-        shapes = self._on_first_learner(_shapes)
+        shapes = self._on_first_learner(
+            lambda learner: {name: tuple(weight.shape) for name, weight in _weights(learner).items()}
+        )
         answers = manager.foreach_actor(
             "begin_transfer", kwargs={"shapes": shapes}, remote_actor_ids=runners, timeout_seconds=LOAD_TIMEOUT_S
         )
@@ -65,10 +66,6 @@ class IPCTransfer(_VLLMTransfer):
     backend, casts = "ipc", False
 
 
-def _shapes(learner: ARPOTorchLearner) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(weight.shape) for name, weight in _weights(learner).items()}
-
-
 def _weights(learner: ARPOTorchLearner) -> dict[str, Tensor]:
     return learner.module[DEFAULT_MODULE_ID].causal_lm.state_dict(keep_vars=True)
 
@@ -93,7 +90,12 @@ def _transfer(
     failure = None
     if not shares_model or dist.get_rank() == 0:
         sizes = [learner.config.engine_kwargs.get("tensor_parallel_size", 1)] * len(actors)
-        failure = _send(backend, weights, pairs, sizes, actors, dtype)
+        try:
+            from rllib_arpo.engine.vllm.weight_transfer import send_weights
+
+            send_weights(backend, weights, pairs, partial(_call, actors), sizes, dtype)
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
     # Exhaust `pairs` even after a failure: the other learners still enter every collective.
     for _ in pairs:
         pass
@@ -104,27 +106,8 @@ def _transfer(
     return failure or learner.weight_snapshot(with_weights=False)
 
 
-def _send(
-    backend: str,
-    weights: dict[str, Tensor],
-    pairs: Iterator[tuple[str, Tensor]],
-    sizes: list[int],
-    actors: Sequence[ActorHandle],
-    dtype: torch.dtype | None,
-) -> str | None:
-    """Sends the pairs to the engines of the env runners, each of which has `sizes` GPUs; returns what went wrong."""
-
-    def call(method: str, arguments: Sequence[dict[str, Any]]) -> None:
-        errors = ray.get(
-            [actor.transfer_weights.remote(method, kwargs) for actor, kwargs in zip(actors, arguments, strict=True)]
-        )
-        if found := [error for error in errors if error is not None]:
-            raise RuntimeError(" ".join(error.message for error in found))
-
-    try:
-        from rllib_arpo.engine.vllm.weight_transfer import send_weights
-
-        send_weights(backend, weights, pairs, call, sizes, dtype)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
+def _call(actors: Sequence[ActorHandle], method: str, arguments: Sequence[dict[str, Any]]) -> None:
+    """Calls a method of the engines of all env runners at once, each with its own arguments."""
+    calls = [actor.transfer_weights.remote(method, own) for actor, own in zip(actors, arguments, strict=True)]
+    if found := [error for error in ray.get(calls) if error is not None]:
+        raise RuntimeError(" ".join(error.message for error in found))

@@ -81,21 +81,17 @@ def test_generation_is_the_single_process_engines(parallel, engine):
         assert (double.finish_reason, double.num_cached_tokens) == (single.finish_reason, single.num_cached_tokens)
 
 
-def test_score(parallel, llama_folder):
-    expected = reference(llama_folder, PROMPT[:1], PROMPT[1:], 1.0)[0]
-    np.testing.assert_allclose(parallel(lambda engine: engine.score(PROMPT)), expected, atol=1e-4)
-
-
 def generate_with(engine, weights: dict[str, np.ndarray], version: int):
     engine.update_weights(weights.items(), version)
-    return run_one(engine, PROMPT, max_tokens=6, seed=3, entropy_window=6)
+    return run_one(engine, PROMPT, max_tokens=6, seed=3, entropy_window=6), engine.score(PROMPT)
 
 
 def test_new_weights_reach_every_worker(parallel, llama_folder, tmp_path):
     """At the end the engine has the learner's weights again, of version 0."""
     other = tiny_model(tmp_path, vocab_size=300, seed=9)
     for version, folder in ((1, other), (0, llama_folder)):
-        finished = parallel(generate_with, weights_of(folder), version)
+        finished, score = parallel(generate_with, weights_of(folder), version)
+        np.testing.assert_allclose(score, reference(folder, PROMPT[:1], PROMPT[1:], 1.0)[0], atol=1e-4)
         log_probs, entropies = reference(folder, PROMPT, finished.token_ids, 1.0)
         np.testing.assert_allclose(finished.log_probs, log_probs, atol=1e-4)
         np.testing.assert_allclose(finished.entropies, entropies, atol=1e-4)

@@ -9,21 +9,16 @@ import torch
 from ray.rllib.core import DEFAULT_MODULE_ID
 from transformers import AutoModelForCausalLM
 
-from rllib_arpo.engine.engine import NO_WEIGHTS, GenerationRequest
 from rllib_arpo.engine.vllm import weight_transfer
 from rllib_arpo.engine.vllm.weight_transfer import INIT_INFOS, EngineGroupClient, send_weights
 from rllib_arpo.policy.checkpoint_names import expected_shapes
-from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.policy.sharded_state import whole_tensors
 from rllib_arpo.weights import WEIGHT_SYNCS, vllm_transfer
-from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify, probe_tokens
+from rllib_arpo.weights.snapshot import WeightSyncError
 from tests.engine import cpu_transfer
-from tests.engine.conftest import run_one, start_engine
 from tests.helpers.clusters import own_ray
 from tests.helpers.configs import small_config
 from tests.helpers.weights import engine_log_probs, learner_log_probs, learner_weights
-
-PROMPT = [10 + i % 40 for i in range(70)]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -57,15 +52,11 @@ def test_what_the_trainers_begin_with():
     assert (INIT_INFOS["ipc"](3).rank, INIT_INFOS["ipc"](3).backend) == (0, "ipc")
 
 
-def test_tied_weights_are_sent_under_both_names_and_without_a_copy():
-    weight = torch.nn.Parameter(torch.ones(2, 3))
-    pairs = list(whole_tensors({"embed": weight, "head": weight}))
-    assert [(name, tensor.requires_grad) for name, tensor in pairs] == [("embed", False), ("head", False)]
-    assert all(tensor.data_ptr() == weight.data_ptr() for _, tensor in pairs)
-
-
-def test_weights_are_cast_before_they_travel():
-    ((name, tensor),) = whole_tensors({"w": torch.nn.Parameter(torch.full((2,), 1 / 3))}, torch.bfloat16)
+def test_tied_weights_are_sent_under_both_names_and_cast_before_they_travel():
+    weight = torch.nn.Parameter(torch.full((2,), 1 / 3))
+    sent = [(name, t.requires_grad, t.data_ptr()) for name, t in whole_tensors({"embed": weight, "head": weight})]
+    assert sent == [("embed", False, weight.data_ptr()), ("head", False, weight.data_ptr())]
+    ((name, tensor),) = whole_tensors({"w": weight}, torch.bfloat16)
     assert (name, tensor.dtype, tensor.tolist()) == ("w", torch.bfloat16, [0.333984375] * 2)
 
 
@@ -84,53 +75,6 @@ def test_engines_hear_what_is_sent(monkeypatch, dtype, announced):
     send_weights("ipc", weights, whole_tensors(weights, dtype), lambda *_call: None, [1], dtype)
     expected = [("a", announced, (2, 3)), ("b", announced, (4,))]
     assert sent == [*(weight_transfer.ParamMeta(*one) for one in expected), *expected]
-
-
-@pytest.fixture(scope="module")
-def engine(folders):
-    engine = start_engine(folders[0], cpu_transfer.BACKEND)
-    yield engine
-    engine.close()
-
-
-@pytest.mark.slow
-def test_what_an_engine_refuses(engine, folders):
-    with pytest.raises(ValueError, match=r"These are not the weights of the engine's model; missing: lm_head\.weight"):
-        engine.begin_transfer({})
-    assert engine.weight_version == -1
-    engine.submit(GenerationRequest("a", PROMPT, max_tokens=2))
-    with pytest.raises(RuntimeError, match="cannot be transferred while 1 requests are running"):
-        engine.begin_transfer({})
-    engine.cancel("a")
-
-
-@pytest.mark.slow
-def test_a_transfer_into_an_engine(engine, folders):
-    """Twice: a connection lasts for one transfer."""
-    run_one(engine, PROMPT)
-    for version, folder in ((3, folders[1]), (4, folders[0])):
-        module = LLMRLModule(model_config={"model_name_or_path": folder, "dtype": "float32", "temperature": 1.0})
-        weights = module.causal_lm.state_dict(keep_vars=True)
-        engine.begin_transfer({name: tuple(weight.shape) for name, weight in weights.items()})
-        assert engine.weight_version == NO_WEIGHTS
-        steps = []
-
-        def call(method, arguments, steps=steps):
-            steps.append(method)
-            engine.transfer_weights(method, *arguments)
-
-        send_weights(cpu_transfer.BACKEND, weights, whole_tensors(weights), call, world_sizes=[1], dtype=None)
-        assert steps == [
-            "init_weight_transfer_engine",
-            "start_weight_update",
-            "update_weights",
-            "finish_weight_update",
-            "shutdown_weight_transfer_engine",
-        ]
-        probe = probe_tokens(module.vocab_size, 512)
-        load_and_verify(engine, WeightSnapshot(version, None, probe, module.score(probe)), "float32")
-        assert engine.weight_version == version
-        assert run_one(engine, PROMPT).num_cached_tokens == 0
 
 
 @pytest.mark.parametrize("fails", [False, True])

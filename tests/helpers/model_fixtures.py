@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from rllib_arpo.core.columns import END, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_
 from rllib_arpo.core.packing import concatenate, pack_tree
 from rllib_arpo.core.tree import depth_first_layout
 from rllib_arpo.policy.attention import path_gather
+from rllib_arpo.policy.compilation import missing_for_compilation
 from tests.helpers.models import tiny_model
 from tests.helpers.trees import random_tree
 
@@ -76,3 +77,19 @@ def float64_norms(monkeypatch):
 
     for norm in (LlamaRMSNorm, Qwen2RMSNorm):
         monkeypatch.setattr(norm, "forward", forward)
+
+
+@pytest.fixture
+def compiler() -> Iterator[None]:
+    """Nothing is compiled before and after the test, which is skipped where nothing can be."""
+    if missing := missing_for_compilation("cpu"):
+        pytest.skip(f"torch.compile needs {missing}")
+    torch.compiler.reset()
+    torch._dynamo.utils.counters.clear()
+    yield
+    torch.compiler.reset()
+
+
+def num_compiled() -> int:
+    """How many graphs have been compiled in this test."""
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]

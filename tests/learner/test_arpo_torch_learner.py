@@ -8,7 +8,7 @@ import torch
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_NO
 
 from rllib_arpo.core.tree import QuestionTree, StopReason
-from rllib_arpo.learner import learner_state
+from rllib_arpo.learner import arpo_torch_learner
 from rllib_arpo.learner.sharding import NonFiniteLossError
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid
 from tests.learner import plain
@@ -223,19 +223,6 @@ def test_metrics_of_one_step(model):
     assert result["grad_norm"] == pytest.approx(result["gradients_default_optimizer_global_norm"])
 
 
-def test_an_update_waits_for_the_device_once_a_pass(model, questions, monkeypatch):
-    """It asks whether a loss is finite, and whether the norm is, and not gradient by gradient."""
-    config = make_config(model, max_tokens_per_pass=60)
-    learner = build_learner(config)
-    asked = []
-    monkeypatch.setattr(torch, "isfinite", lambda tensor: asked.append(tensor.ndim) or torch.tensor(True))
-    passes = []
-    causal_lm(learner).get_decoder().register_forward_hook(lambda *_: passes.append(torch.is_grad_enabled()))
-    learner.update(training_data=make_batch(config, questions))
-    assert asked == [0] * passes.count(True)
-    assert len(asked) > 1
-
-
 @pytest.mark.parametrize(("device", "fused"), [("cpu", None), ("cuda", True)])
 def test_one_kernel_steps_all_parameters_on_a_gpu(model, device, fused):
     learner = build_learner(make_config(model))
@@ -247,13 +234,13 @@ def test_one_kernel_steps_all_parameters_on_a_gpu(model, device, fused):
 def test_offloaded_optimizer_states_visit_the_device_for_each_step(model, questions, monkeypatch):
     """Device and home are both the CPU here; tests/gpu measures the memory."""
     learners, moves = [], []
-    move_states = learner_state.move_states
+    move_states = arpo_torch_learner.move_states
 
     def recording(optimizers, device):
         moves.append((device.type, [len(optimizer.state) for optimizer in optimizers]))
         move_states(optimizers, device)
 
-    monkeypatch.setattr(learner_state, "move_states", recording)
+    monkeypatch.setattr(arpo_torch_learner, "move_states", recording)
     for offload in (False, True):
         config = make_config(model, questions_per_minibatch=3, optimizer_offload=offload)
         learners.append(build_learner(config))
@@ -296,3 +283,58 @@ def test_learner_num_threads(model):
         assert torch.get_num_threads() == before + 1
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_single_step_needs_no_extra_forward_pass(model, questions):
+    """... and a batch of several steps is scored once, before the first."""
+    calls = {5: 1, 3: 1 + 2}
+    for questions_per_minibatch, expected in calls.items():
+        config = make_config(model, questions_per_minibatch=questions_per_minibatch)
+        learner = build_learner(config)
+        module, count = learner.module["default_policy"], []
+        forward = module._forward_train
+
+        def counting(batch, forward=forward, count=count, **kwargs):
+            count.append(kwargs)
+            return forward(batch, **kwargs)
+
+        module._forward_train = counting
+        result = metrics(learner.update(make_batch(config, questions)))
+        assert len(count) == expected
+        # Log-probs before the update need no entropies.
+        assert [kwargs for kwargs in count if kwargs] == [{"with_entropy": False}] * (expected > 1)
+        assert (result["ratio_mean"] == 1.0) == (questions_per_minibatch == 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "skips"),
+    [
+        ({}, True),
+        ({"skip_groups_without_signal": False}, False),
+        ({"kl_coeff": 0.1}, False),
+        ({"entropy_coeff": 0.1}, False),
+        ({"entropy_advantage_coeff": 0.5}, True),
+    ],
+)
+def test_groups_without_signal_are_not_computed(model, options, skips):
+    """The gradient is the same; where a KL or an entropy bonus drives every token they are computed.
+
+    Their entropies count among the minibatch's in any case.
+    """
+    turns = [make_turn([i], entropy=1.0 + i) for i in range(3)]
+    equal = make_tree([3], [make_trajectory(str(i), [turns[i]], reward=1.0) for i in range(3)], "equal")
+    differ = [
+        make_tree([4], [make_trajectory(str(i), [make_turn([i, n])], reward=float(i)) for i in range(2)], f"q{n}")
+        for n in range(2)
+    ]
+    gradients, computed = [], []
+    for skip in (True, False):
+        config = make_config(model, questions_per_minibatch=3, **{"skip_groups_without_signal": skip, **options})
+        learner = build_learner(config)
+        record_gradients(learner)
+        result = metrics(learner.update(make_batch(config, [differ[0], equal, differ[1]])))
+        gradients.append(learner.recorded[0])
+        computed.append(result["tokens_computed"])
+    assert_close(*gradients, rtol=1e-12)
+    # `equal` has a prompt of one token and three trajectories of one.
+    assert computed[1] - computed[0] == (4 if skips else 0)

@@ -1,22 +1,21 @@
-"""The memory that layers keep for the backward pass, as the doctor counts it, against what autograd keeps."""
+"""The memory that the doctor counts, against torch's: what layers keep for the backward pass, what the head holds."""
 
 from dataclasses import replace
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig
 
 from rllib_arpo.core.columns import END, PARENT, POSITION_IDS, TOKEN_IDS
-from rllib_arpo.learner.memory_budget import activation_terms
+from rllib_arpo.learner.memory_budget import activation_terms, head_terms
 from rllib_arpo.policy import tree_scorer
 from rllib_arpo.policy.attention.tree import register_tree_attention
 from rllib_arpo.policy.causal_lm import experts_implementation
+from rllib_arpo.policy.lm_head import chunked_log_probs
 from rllib_arpo.policy.model_shape import model_shape
 from rllib_arpo.policy.tree_scorer import TreeScorer
-from tests.helpers.compilation import compiler
-from tests.learner.test_memory_budget import LEARNER
-
-__all__ = ["compiler"]
+from tests.learner.test_memory_budget import LEARNER, MODEL
 
 #: All differ, so that none stands for another: hidden, intermediate, queries (128), keys (64).
 SIZES = {
@@ -101,15 +100,51 @@ def test_checkpointing_keeps_the_inputs_of_layers():
     assert kept == NUM_TOKENS * SIZES["hidden_size"] * 4
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3"])
-@pytest.mark.parametrize(
-    ("dtype", "attention"),
-    [(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.bfloat16)],
-)
-@pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
+DTYPES = [(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torch.bfloat16, torch.bfloat16)]
+
+
+@pytest.mark.parametrize(("architecture", "dtype", "attention", "compiled"), [
+    *((architecture, *dtypes, False) for architecture in ("llama", "qwen2", "qwen3") for dtypes in DTYPES),
+    pytest.param("llama", *DTYPES[1], True, marks=pytest.mark.slow),
+    pytest.param("qwen3", *DTYPES[2], True, marks=pytest.mark.slow),
+])  # fmt: skip
 @pytest.mark.usefixtures("compiler")
 def test_a_layer_keeps_what_is_counted(tmp_path, monkeypatch, architecture, dtype, attention, compiled):
     monkeypatch.setattr(tree_scorer, "attention_dtype", lambda *_: attention)
     measured = of_a_layer(architecture, dtype, compiled, checkpointing=False)
     # Weights of norms and biases are not cast.
     assert counted(tmp_path, architecture, dtype, attention, compiled) == pytest.approx(measured, rel=0.01)
+
+
+def peak_bytes(function) -> int:
+    """The largest sum of what torch holds at a time while `function` runs, beyond what it held before."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        function()
+    events = [event for event in profiled.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        peak = max(peak, held)
+    return peak
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize(("num_words", "size", "chunk"), [(4096, 64, 128), (8192, 512, 16)])
+def test_the_head_holds_what_the_doctor_counts(dtype, trained, num_words, size, chunk):
+    num_tokens = 2 * chunk + 1
+    hidden = torch.randn(num_tokens, size).requires_grad_()
+    weight = torch.randn(num_words, size).to(torch.float32 if trained else dtype).requires_grad_(trained)
+    targets = torch.arange(num_tokens)
+
+    def forward_and_backward() -> None:
+        with torch.autocast("cpu", dtype, enabled=dtype is torch.bfloat16, cache_enabled=False):
+            log_probs, entropies = chunked_log_probs(hidden, targets, weight, chunk_size=chunk)
+        (log_probs - entropies).sum().backward()
+
+    measured = peak_bytes(forward_and_backward)
+    shape = replace(MODEL, vocab_size=num_words, hidden_size=size, adapter_parameters=0 if trained else 1)
+    learner = replace(LEARNER, gpus=0.0, compute_bytes=dtype.itemsize, head_chunk=chunk, tokens_per_pass=num_tokens)
+    counted = sum(term.bytes for term in head_terms(shape, learner))
+    # The gradient of the hidden states belongs to the layers.
+    assert measured - hidden.nbytes == pytest.approx(counted, rel=0.02)

@@ -91,7 +91,7 @@ def test_the_state_is_the_adapter_under_pefts_names(tiny_folder):
     }
     assert len(state) == 8
     assert learner.weight_snapshot().weights.keys() == state.keys()
-    with pytest.raises(ValueError, match="does not fit the model"):
+    with pytest.raises(ValueError, match="not the weights of this module"):
         learner.module["default_policy"].set_state({"model.norm.weight": np.zeros(64, np.float32)})
 
 

@@ -1,8 +1,10 @@
-"""Any number of learners makes the same update, whether each holds the model or all share it."""
+"""Three learners make the update of one, whether each holds the model or all share it.
+
+All tests use the same processes, since each learner takes seconds to start; the last test breaks one.
+"""
 
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,36 +87,40 @@ def questions() -> list[QuestionTree]:
     return [forked[0], masked, *forked[1:4], alone, forked[4]]
 
 
-@contextmanager
+@pytest.fixture(scope="module")
+def group(config) -> Iterator[ARPOLearnerGroup]:
+    yield from learner_group(config, 3)
+
+
+@pytest.fixture(scope="module")
+def alone(config) -> Iterator[ARPOLearnerGroup]:
+    """The learner in the driver's process."""
+    yield from learner_group(config, 0)
+
+
 def learner_group(config: ARPOConfig, num_learners: int) -> Iterator[ARPOLearnerGroup]:
-    """A group that is shut down in the end: the next one needs its CPUs."""
-    config = config.copy(copy_frozen=False).learners(num_learners=num_learners)
-    group = config.build_learner_group(spaces=SPACES)
-    try:
-        yield group
-    finally:
-        group.shutdown()
+    group = config.copy(copy_frozen=False).learners(num_learners=num_learners).build_learner_group(spaces=SPACES)
+    yield group
+    group.shutdown()
 
 
 def of_each_learner(group: ARPOLearnerGroup, function: Callable) -> list:
     return [result.get() for result in group.foreach_learner(function)]
 
 
-def rebuild(group: ARPOLearnerGroup, **settings: Any) -> None:
-    """All learners begin anew with other settings, in the same processes: cheaper than new ones."""
+def rebuild(group: ARPOLearnerGroup, config: ARPOConfig, **settings: Any) -> None:
+    """All learners begin anew with the configuration and other settings, in the same processes."""
+    config = config.copy(copy_frozen=False).learners(num_learners=group.config.num_learners)
+    group.config = config.update_from_dict(settings)
 
     def build_again(learner: ARPOTorchLearner) -> None:
-        learner.config = learner.config.copy(copy_frozen=False).update_from_dict(settings)
-        learner._module_spec.rl_module_specs[DEFAULT_MODULE_ID].model_config |= {
-            key: getattr(learner.config, key) for key in ("dtype", "gradient_checkpointing")
-        }
+        learner.config, learner._module_spec = config, config.get_multi_rl_module_spec(spaces=SPACES)
         for patched in ("postprocess_gradients", "_update_minibatch", "_accumulate_gradients"):
             vars(learner).pop(patched, None)
         learner._reset()
         learner._weights_seq_no = 0
         learner.build()
 
-    group.config = group.config.copy(copy_frozen=False).update_from_dict(settings)
     of_each_learner(group, build_again)
 
 
@@ -153,14 +159,15 @@ class Trained:
     gradients: list[list[dict[str, Tensor]]]
 
 
-def train(config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup) -> Trained:
+def train(group: ARPOLearnerGroup, config: ARPOConfig, questions: list[QuestionTree], sharding: str) -> Trained:
     """Five updates in fp64, then one in fp32 whose gradients are recorded."""
+    rebuild(group, config, sharding=sharding)
     for first in range(5):
         results = group.update(training_data=make_batch(config, questions[first:] + questions[:first]))
     after = of_each_learner(group, whole_parameters)
     snapshot, state = ray.get(group.on_first(put_snapshot)).received(), group.get_state()
     # Adam's first steps depend on little more than the signs of the gradients: they would enlarge what rounding does.
-    rebuild(group, dtype="float32", gradient_checkpointing=True, lr=1e-12)
+    rebuild(group, config, sharding=sharding, dtype="float32", gradient_checkpointing=True, lr=1e-12)
     group.set_state({"learner": {"rl_module": state["learner"]["rl_module"]}})
     of_each_learner(group, record_gradients)
     of_each_learner(group, count_passes)
@@ -171,10 +178,8 @@ def train(config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerG
 
 
 @pytest.fixture(scope="module")
-def local(config, questions) -> Trained:
-    """What no learner beside the driver's process makes."""
-    with learner_group(config, 0) as group:
-        return train(config, questions, group)
+def local(alone, config, questions) -> Trained:
+    return train(alone, config, questions, "none")
 
 
 def assert_same(trained: Trained, local: Trained) -> None:
@@ -192,157 +197,19 @@ def assert_same(trained: Trained, local: Trained) -> None:
     assert_close(weights, local.parameters[0], rtol=1e-9)
 
 
-def test_the_updates_without_a_learner_do_something(model, local):
+def test_the_updates_of_one_learner_do_something(model, local):
     initial = dict(plain.load(model).named_parameters())
     assert max((local.parameters[0][name] - p).abs().max().item() for name, p in initial.items()) > 1e-3
     assert len(local.gradients[0]) == 3
 
 
-@pytest.mark.parametrize("num_learners", [2, 3])
-def test_several_learners_make_the_same_updates(config, questions, local, num_learners, tmp_path, monkeypatch):
-    with learner_group(config, num_learners) as group:
-        replicas = train(config, questions, group)
-        assert_same(replicas, local)
-        assert all(replicas.parameters)
-        if num_learners > 1:
-            check_that_learners_start_alike(group)
-            check_that_a_failure_reaches_all(config, questions, group)
-            assert any(passes != replicas.num_passes[0] for passes in replicas.num_passes)
-            check_that_the_sharded_update_is_the_same(config, questions, group, local)
-        if num_learners == 2:
-            check_that_a_checkpoint_is_whole(group, config, tmp_path)
-            monkeypatch.setattr(learner_group_module, "FAILURE_GRACE_S", 0.5)
-            check_that_one_failing_alone_ends_the_update(config, questions, group)
+def test_replicas_make_the_same_updates(group, config, questions, local):
+    replicas = train(group, config, questions, "none")
+    assert_same(replicas, local)
+    assert all(replicas.parameters)
+    assert any(passes != replicas.num_passes[0] for passes in replicas.num_passes)
+    check_that_a_failure_reaches_all(group, config, questions)
 
-
-def test_several_learners_train_the_same_adapter(config, questions, tmp_path):
-    """... also where FSDP2 cuts up base, adapter and reference; the reference scores before any training pass."""
-    config = config.copy(copy_frozen=False).language_model(lora={"r": 2, "target_modules": "all-linear"})
-    starts = []
-
-    def adapter_after_updates(group: ARPOLearnerGroup) -> dict[str, Tensor]:
-        starts.append(group.get_state(components="learner/rl_module"))
-        group.set_state(starts[0])
-        for first in range(3):
-            group.update(training_data=make_batch(config, questions[first:] + questions[:first]))
-        return group.on_first(whole_parameters)
-
-    with learner_group(config, 0) as group:
-        local = adapter_after_updates(group)
-    assert all(weight.any() for name, weight in local.items() if "lora_B" in name)
-    with learner_group(config, 2) as group:
-        assert_close(adapter_after_updates(group), local, rtol=1e-9)
-        rebuild(group, sharding="fsdp2")
-        assert_close(adapter_after_updates(group), local, rtol=1e-9)
-        path = group.save_to_path(str(tmp_path / "checkpoint"))
-        rebuild(group, dtype="bfloat16")
-        group.restore_from_path(path)
-        assert_close(group.on_first(whole_parameters), {n: w.float() for n, w in local.items()}, rtol=1e-6)
-        group.update(training_data=make_batch(config, questions))
-        assert all(weight.isfinite().all() for weight in group.on_first(whole_parameters).values())
-
-
-def test_learners_share_the_experts_of_a_mixture(config, questions, tmp_path):
-    """FSDP2 cuts up the experts of a layer, which are one tensor; some have no token in a learner's pass."""
-    mixture = tiny_model(tmp_path / "mixture", "qwen3_moe", num_layers=1)
-    config = config.copy(copy_frozen=False).language_model(model_name_or_path=mixture, dtype="float32")
-
-    def gradients(num_learners: int, sharding: str) -> list[dict[str, Tensor]]:
-        with learner_group(config.training(sharding=sharding, lr=1e-12), num_learners) as group:
-            of_each_learner(group, record_gradients)
-            group.update(training_data=make_batch(config, questions[:6]))
-            return of_each_learner(group, lambda learner: learner.recorded)[0]
-
-    alone, shared = gradients(0, "none"), gradients(2, "fsdp2")
-    assert len(alone) == len(shared) == 2
-    for one, other in zip(alone, shared, strict=True):
-        assert_same_gradient(other, one)
-        assert one["model.layers.0.mlp.experts.down_proj"].any()
-
-
-def check_that_the_sharded_update_is_the_same(
-    config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup, local: Trained
-) -> None:
-    rebuild(group, sharding="fsdp2", dtype="float64", gradient_checkpointing="auto", lr=1e-3)
-    check_that_each_learner_holds_a_part(group)
-    sharded = train(config, questions, group)
-    assert_same(sharded, local)
-    assert [bool(held) for held in sharded.parameters] == [True] + [False] * (len(group) - 1)
-    assert all(passes == sharded.num_passes[0] for passes in sharded.num_passes)
-    check_that_a_failure_reaches_all(config, questions, group)
-    rebuild(group, dtype="float64", gradient_checkpointing="auto", lr=1e-3)
-    check_that_states_go_from_one_sharding_to_the_other(config, questions, group, sharded, local)
-
-
-def check_that_each_learner_holds_a_part(group: ARPOLearnerGroup) -> None:
-    def sizes(learner):
-        module = learner.module[DEFAULT_MODULE_ID]
-        held = sum(p.to_local().numel() for p in module.parameters())
-        reference = sum(p.to_local().numel() for p in learner._reference.parameters())
-        return held, reference, sum(p.numel() for p in module.parameters())
-
-    held, reference, whole = zip(*of_each_learner(group, sizes), strict=True)
-    assert sum(held) == sum(reference) == whole[0]
-    assert max(held) < 1.1 * whole[0] / len(group)
-
-
-def check_that_states_go_from_one_sharding_to_the_other(
-    config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup, sharded: Trained, local: Trained
-) -> None:
-    """The sixth update after five: weights, Adam's moments and its step count must all have come along."""
-
-    def sixth_update(of: ARPOLearnerGroup, state: dict[str, Any]) -> dict[str, Tensor]:
-        of.set_state(state)
-        assert of.on_first(lambda learner: learner._weights_seq_no) == 5
-        of.update(training_data=make_batch(config, questions))
-        return of.on_first(whole_parameters)
-
-    with learner_group(config, 0) as other:
-        expected = sixth_update(other, local.state)
-        assert_close(sixth_update(other, sharded.state), expected, rtol=1e-9)
-    assert_close(sixth_update(group, local.state), expected, rtol=1e-9)
-
-
-def check_that_a_checkpoint_is_whole(group: ARPOLearnerGroup, config: ARPOConfig, folder: Path) -> None:
-    expected = group.on_first(whole_parameters)
-    path = group.save_to_path(str(folder / "good"))
-    with learner_group(config, 0) as other:
-        other.restore_from_path(path)
-        assert_close(other.on_first(whole_parameters), expected, rtol=0.0)
-    state = group.get_state()
-    module = state["learner"]["rl_module"][DEFAULT_MODULE_ID]
-    module["model.norm.weight"] = module["model.norm.weight"][:-1]
-    with pytest.raises(ValueError, match=r"model\.norm\.weight has the shape \[63\]"):
-        group.set_state(state)
-    shutil.rmtree(Path(path, "learner/rl_module", DEFAULT_MODULE_ID, "huggingface"))
-    with pytest.raises(RuntimeError, match=f"could not restore its state from {path}"):
-        group.restore_from_path(path)
-
-
-def check_that_one_failing_alone_ends_the_update(
-    config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup
-) -> None:
-    def break_second(learner):
-        if learner._learner_index == 1:
-            learner._accumulate_gradients = lambda *_: [][1]
-
-    ray.get([learner.apply.remote(break_second) for learner in group._workers])
-    with pytest.raises(IndexError):
-        group.update(training_data=make_batch(config, questions))
-
-
-def check_that_a_failure_reaches_all(
-    config: ARPOConfig, questions: list[QuestionTree], group: ARPOLearnerGroup
-) -> None:
-    """One learner that raised alone would leave the others waiting for its gradients."""
-    before = group.on_first(whole_parameters)
-    broken = [questions[0], plain.with_nan_log_probs(questions[2])]
-    with pytest.raises(NonFiniteLossError, match=r"questions \['q1'\]"):
-        group.update(training_data=make_batch(config, broken))
-    assert_close(group.on_first(whole_parameters), before, rtol=0.0)
-
-
-def check_that_learners_start_alike(group: ARPOLearnerGroup) -> None:
     def disturb_and_distribute(learner):
         module = learner.module[DEFAULT_MODULE_ID]
         with torch.no_grad():
@@ -357,3 +224,119 @@ def check_that_learners_start_alike(group: ARPOLearnerGroup) -> None:
     assert_close(second, first, rtol=0.0)
     with pytest.raises(AssertionError):
         assert_close(second_before, first, rtol=0.01)
+
+
+def test_learners_that_share_the_model_make_the_same_updates(group, alone, config, questions, local):
+    sharded = train(group, config, questions, "fsdp2")
+    assert_same(sharded, local)
+    assert [bool(held) for held in sharded.parameters] == [True, False, False]
+    assert all(passes == sharded.num_passes[0] for passes in sharded.num_passes)
+    check_that_a_failure_reaches_all(group, config, questions)
+
+    def sizes(learner):
+        module = learner.module[DEFAULT_MODULE_ID]
+        held = sum(p.to_local().numel() for p in module.parameters())
+        reference = sum(p.to_local().numel() for p in learner._reference.parameters())
+        return held, reference, sum(p.numel() for p in module.parameters())
+
+    held, reference, whole = zip(*of_each_learner(group, sizes), strict=True)
+    assert sum(held) == sum(reference) == whole[0]
+    assert max(held) < 1.1 * whole[0] / len(group)
+
+    def sixth_update(of: ARPOLearnerGroup, state: dict[str, Any]) -> dict[str, Tensor]:
+        """After five: weights, Adam's moments and its step count must all have come along."""
+        rebuild(of, config)
+        of.set_state(state)
+        assert of.on_first(lambda learner: learner._weights_seq_no) == 5
+        of.update(training_data=make_batch(config, questions))
+        return of.on_first(whole_parameters)
+
+    expected = sixth_update(alone, local.state)
+    assert_close(sixth_update(alone, sharded.state), expected, rtol=1e-9)
+    assert_close(sixth_update(group, local.state), expected, rtol=1e-9)
+
+
+def check_that_a_failure_reaches_all(
+    group: ARPOLearnerGroup, config: ARPOConfig, questions: list[QuestionTree]
+) -> None:
+    """One learner that raised alone would leave the others waiting for its gradients."""
+    before = group.on_first(whole_parameters)
+    broken = [questions[0], plain.with_nan_log_probs(questions[2])]
+    with pytest.raises(NonFiniteLossError, match=r"questions \['q1'\]"):
+        group.update(training_data=make_batch(config, broken))
+    assert_close(group.on_first(whole_parameters), before, rtol=0.0)
+
+
+def test_several_learners_train_the_same_adapter(group, alone, config, questions, tmp_path):
+    """... also where FSDP2 cuts up base, adapter and reference; the reference scores before any training pass."""
+    config = config.copy(copy_frozen=False).language_model(lora={"r": 2, "target_modules": "all-linear"})
+    rebuild(alone, config)
+    start = alone.get_state(components="learner/rl_module")
+
+    def adapter_after_updates(group: ARPOLearnerGroup, **settings: Any) -> dict[str, Tensor]:
+        rebuild(group, config, **settings)
+        group.set_state(start)
+        for first in range(3):
+            group.update(training_data=make_batch(config, questions[first:] + questions[:first]))
+        return group.on_first(whole_parameters)
+
+    local = adapter_after_updates(alone)
+    assert all(weight.any() for name, weight in local.items() if "lora_B" in name)
+    assert_close(adapter_after_updates(group), local, rtol=1e-9)
+    assert_close(adapter_after_updates(group, sharding="fsdp2"), local, rtol=1e-9)
+    path = group.save_to_path(str(tmp_path / "checkpoint"))
+    rebuild(group, config, sharding="fsdp2", dtype="bfloat16")
+    group.restore_from_path(path)
+    assert_close(group.on_first(whole_parameters), {n: w.float() for n, w in local.items()}, rtol=1e-6)
+    group.update(training_data=make_batch(config, questions))
+    assert all(weight.isfinite().all() for weight in group.on_first(whole_parameters).values())
+
+
+def test_learners_share_the_experts_of_a_mixture(group, alone, config, questions, tmp_path):
+    """FSDP2 cuts up the experts of a layer, which are one tensor; some have no token in a learner's pass."""
+    mixture = tiny_model(tmp_path / "mixture", "qwen3_moe", num_layers=1)
+    config = config.copy(copy_frozen=False).language_model(model_name_or_path=mixture, dtype="float32")
+
+    def gradients(group: ARPOLearnerGroup, sharding: str) -> list[dict[str, Tensor]]:
+        rebuild(group, config, sharding=sharding, lr=1e-12)
+        of_each_learner(group, record_gradients)
+        group.update(training_data=make_batch(config, questions[:6]))
+        return of_each_learner(group, lambda learner: learner.recorded)[0]
+
+    one, several = gradients(alone, "none"), gradients(group, "fsdp2")
+    assert len(one) == len(several) == 2
+    for expected, actual in zip(one, several, strict=True):
+        assert_same_gradient(actual, expected)
+        assert expected["model.layers.0.mlp.experts.down_proj"].any()
+
+
+def test_a_checkpoint_is_whole(group, alone, config, questions, tmp_path):
+    rebuild(group, config)
+    group.update(training_data=make_batch(config, questions))
+    expected = group.on_first(whole_parameters)
+    path = group.save_to_path(str(tmp_path / "good"))
+    rebuild(alone, config)
+    alone.restore_from_path(path)
+    assert_close(alone.on_first(whole_parameters), expected, rtol=0.0)
+    state = group.get_state()
+    module = state["learner"]["rl_module"][DEFAULT_MODULE_ID]
+    module["model.norm.weight"] = module["model.norm.weight"][:-1]
+    with pytest.raises(ValueError, match=r"model\.norm\.weight: \(63,\), expected: \(64,\)"):
+        group.set_state(state)
+    shutil.rmtree(Path(path, "learner/rl_module", DEFAULT_MODULE_ID, "huggingface"))
+    with pytest.raises(RuntimeError, match=f"could not restore its state from {path}"):
+        group.restore_from_path(path)
+
+
+def test_one_learner_that_fails_alone_ends_the_update(group, config, questions, monkeypatch):
+    """The last test of these learners: the others wait in a collective, and are ended."""
+
+    def break_second(learner):
+        if learner._learner_index == 1:
+            learner._accumulate_gradients = lambda *_: [][1]
+
+    monkeypatch.setattr(learner_group_module, "FAILURE_GRACE_S", 0.5)
+    rebuild(group, config)
+    of_each_learner(group, break_second)
+    with pytest.raises(IndexError):
+        group.update(training_data=make_batch(config, questions))

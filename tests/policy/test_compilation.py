@@ -8,10 +8,8 @@ import torch
 from rllib_arpo.core.columns import LOG_PROBS
 from rllib_arpo.policy import compilation, tree_scorer
 from rllib_arpo.policy.lm_head import EAGER, chunked_log_probs, compiled
-from tests.helpers.compilation import compiler, num_compiled
+from tests.helpers.model_fixtures import num_compiled
 from tests.policy.test_llm_rl_module import make_module
-
-__all__ = ["compiler"]
 
 
 def head_results(functions, num_tokens, dtype, *, with_entropy=True, with_bias=True, temperature=0.7):
@@ -31,13 +29,13 @@ def head_results(functions, num_tokens, dtype, *, with_entropy=True, with_bias=T
 
 
 @pytest.mark.usefixtures("compiler")
-@pytest.mark.parametrize("with_bias", [True, False])
-def test_the_compiled_head_equals_the_eager_one_whatever_the_number_of_tokens(with_bias):
+def test_the_compiled_head_equals_the_eager_one_whatever_the_number_of_tokens():
     for with_entropy in (True, False):
         for num_tokens in (16, 11, 5, 20, 1, 3):
-            arguments = {"with_entropy": with_entropy, "with_bias": with_bias}
-            got = head_results(compiled(), num_tokens, torch.float64, **arguments)
-            want = head_results(EAGER, num_tokens, torch.float64, **arguments)
+            got, want = (
+                head_results(functions, num_tokens, torch.float64, with_entropy=with_entropy)
+                for functions in (compiled(), EAGER)
+            )
             torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-11)
     # Forward and backward, with and without entropies, for whole chunks, for a single token and for all other lengths.
     assert num_compiled() == 2 * 2 * 3
@@ -52,9 +50,10 @@ def test_one_process_compiles_the_head_for_all_its_uses(monkeypatch):
         for dtype in (torch.float64, torch.float32):
             for with_entropy in (True, False):
                 for num_tokens in (16, 11, 1):
-                    arguments = {"with_entropy": with_entropy, "temperature": temperature}
-                    got = head_results(functions, num_tokens, dtype, **arguments)
-                    want = head_results(EAGER, num_tokens, dtype, **arguments)
+                    got, want = (
+                        head_results(f, num_tokens, dtype, with_entropy=with_entropy, temperature=temperature)
+                        for f in (functions, EAGER)
+                    )
                     torch.testing.assert_close(got, want, rtol=1e-4, atol=1e-4)
     assert num_compiled() > 2 * torch._dynamo.config.recompile_limit
 
@@ -71,20 +70,19 @@ def test_the_compiled_head_rounds_the_products_only():
 
 
 @pytest.mark.parametrize(
-    ("choice", "device", "can_compile", "parts"),
+    ("choice", "device", "can_compile", "expected"),
     [
-        ("auto", "cpu", True, set()),
-        ("auto", "cuda", True, {"head", "layers"}),
-        ("auto", "cuda", False, set()),
-        ("head", "cpu", True, {"head"}),
-        ("layers", "cpu", True, {"head", "layers"}),
-        ("none", "cuda", False, set()),
+        ("auto", "cpu", True, False),
+        ("auto", "cuda", True, True),
+        ("auto", "cuda", False, False),
+        ("layers", "cpu", True, True),
+        ("none", "cuda", False, False),
     ],
 )
-def test_the_parts_that_are_compiled(choice, device, can_compile, parts, monkeypatch):
+def test_what_is_compiled(choice, device, can_compile, expected, monkeypatch):
     missing = None if can_compile else "a compiler"
     monkeypatch.setattr(compilation, "missing_for_compilation", lambda _device: missing)
-    assert compilation.compiled_parts(choice, device) == parts
+    assert compilation.compiles(choice, device) == expected
 
 
 def test_of_layers_with_experts_the_attention_is_compiled(tiny_folder, monkeypatch):
@@ -103,7 +101,7 @@ def test_of_layers_with_experts_the_attention_is_compiled(tiny_folder, monkeypat
 def test_attention_beside_experts_is_one_graph_for_all_lengths(tiny_folder, random_pass, monkeypatch):
     """Not made into code here, so that the results are the same to the bit."""
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(tree_scorer, "compiled_parts", lambda *_: frozenset({"layers"}))
+    monkeypatch.setattr(tree_scorer, "compiled", lambda: EAGER)
     plain, compiled_module = (make_module(tiny_folder("qwen3_moe")) for _ in range(2))
     compiled_module.scorer.compile_parts("layers", "cpu")
     for seed in range(3):
@@ -117,6 +115,8 @@ def test_attention_beside_experts_is_one_graph_for_all_lengths(tiny_folder, rand
 
 def test_a_machine_without_a_compiler_refuses_to_compile(monkeypatch):
     monkeypatch.setenv("CXX", "no-such-compiler")
-    message = r"^learner_compile='head' needs a compiler \(g\+\+ or clang\+\+; CXX may name another\): install it, or "
+    message = (
+        r"^learner_compile='layers' needs a compiler \(g\+\+ or clang\+\+; CXX may name another\): install it, or "
+    )
     with pytest.raises(ValueError, match=message):
-        compilation.compiled_parts("head", "cpu")
+        compilation.compiles("layers", "cpu")

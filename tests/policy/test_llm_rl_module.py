@@ -9,7 +9,7 @@ import torch
 from gymnasium.spaces import Text
 from ray.rllib.core.rl_module.rl_module import RLModule
 
-from rllib_arpo.core.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, TOKEN_IDS
+from rllib_arpo.core.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, TOKEN_IDS
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
 
 TEMPERATURE = 0.7
@@ -143,13 +143,6 @@ def test_a_pass_without_loss_tokens(tiny_folder, random_pass):
     (out[LOG_PROBS].sum() + out[ENTROPY].sum()).backward()
 
 
-def test_the_first_prompt_token_cannot_be_in_the_loss(tiny_folder, random_pass):
-    batch = random_pass(seed=4)
-    batch[LOSS_MASK][batch[PARENT] < 0] = True
-    with pytest.raises(ValueError, match="first token of a prompt is in the loss"):
-        make_module(tiny_folder("llama")).forward_train(batch)
-
-
 def test_inference_only_holds_no_weights(tiny_folder):
     module = make_module(tiny_folder("llama"), inference_only=True)
     assert list(module.parameters()) == []
@@ -232,18 +225,11 @@ def test_a_checkpoint_on_another_file_system(tiny_folder, tmp_path):
         restored.restore_from_path("some", filesystem=remote)
 
 
-@pytest.mark.parametrize("change", ["missing", "unknown", "shape"])
-def test_a_state_of_another_model_is_refused_as_a_whole(tiny_folder, change):
+def test_a_state_of_another_model_is_refused_as_a_whole(tiny_folder):
     module = make_module(tiny_folder("llama"))
     before = module.get_state()
-    state = {name: array + 1 for name, array in before.items()}
-    if change == "missing":
-        del state["model.norm.weight"]
-    elif change == "unknown":
-        state["model.norm.bias"] = np.zeros(64, np.float32)
-    else:
-        state["model.norm.weight"] = np.zeros(63, np.float32)
-    with pytest.raises(ValueError, match=r"model\.norm\."):
+    state = {name: array + 1 for name, array in before.items()} | {"model.norm.weight": np.zeros(63, np.float32)}
+    with pytest.raises(ValueError, match=r"model\.norm\.weight: \(63,\), expected: \(64,\)"):
         module.set_state(state)
     for name, array in module.get_state().items():
         np.testing.assert_array_equal(array, before[name])
@@ -260,15 +246,3 @@ def test_the_reference_is_frozen_and_has_the_base_weights(tiny_folder, random_pa
     assert torch.equal(log_probs, start.detach())
     assert not log_probs.requires_grad
     assert not torch.equal(log_probs, module.forward_train(batch)[LOG_PROBS])
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"dtype": "int8"}, "dtype='int8': must be one of bfloat16"),
-        ({"temperature": 0.0}, "temperature=0.0: training needs a temperature > 0"),
-    ],
-)
-def test_settings_that_it_cannot_train_with_are_refused(tiny_folder, settings, message):
-    with pytest.raises(ValueError, match=message):
-        make_module(tiny_folder("llama"), **settings)

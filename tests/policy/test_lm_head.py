@@ -90,10 +90,3 @@ def test_frozen_weights_need_no_gradient():
     (grad,) = torch.autograd.grad(log_probs.sum(), hidden)
     (want,) = torch.autograd.grad(full_logits(hidden, targets, weight, None, 1.0)[0].sum(), hidden)
     torch.testing.assert_close(grad, want)
-
-
-@pytest.mark.parametrize("arguments", [{"temperature": 0.0}, {"temperature": -1.0}, {"chunk_size": 0}])
-def test_impossible_settings_are_refused(arguments):
-    hidden, targets, weight, _ = inputs()
-    with pytest.raises(ValueError, match="must both be positive"):
-        chunked_log_probs(hidden, targets, weight, **arguments)

@@ -3,7 +3,6 @@
 import functools
 import gc
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -198,34 +197,6 @@ def test_flash_attention_needs_a_newer_gpu(monkeypatch):
     for device in ("cuda", "cpu"):
         with pytest.raises(ValueError, match=r"^tree_attention='varlen' needs .* CUDA from compute capability 8\.0 on"):
             choose_kernel("varlen", torch.bfloat16, device)
-
-
-def test_blocks_of_a_small_tree(monkeypatch):
-    """Prompt 0-2, branch 3-4 that forks into 5 and 6-7, branch 8: without merging, one block per chain."""
-    end = torch.tensor([9, 9, 9, 8, 8, 6, 8, 8, 9])
-    monkeypatch.setattr(planning, "MAX_WASTED_PAIRS", -1)
-    blocks = plan_tree(end).plan.blocks
-    assert [(block.start, block.stop, block.keys) for block in blocks] == [
-        (0, 3, ((0, 3),)),
-        (3, 5, ((0, 5),)),
-        (5, 6, ((0, 6),)),
-        (6, 8, ((0, 5), (6, 8))),
-        (8, 9, ((0, 3), (8, 9))),
-    ]
-    assert blocks[0].mask is None
-    assert blocks[3].mask.tolist() == [[0.0] * 6 + [-np.inf], [0.0] * 7]
-
-
-def test_a_long_chain_below_a_prompt_is_cut_but_a_prompt_is_not():
-    end = torch.tensor([2000] * 1000 + [1600] * 600 + [2000] * 400)
-    assert [(b.start, b.stop, b.keys, b.mask is None) for b in plan_tree(end).plan.blocks] == [
-        (0, 1000, ((0, 1000),), True),
-        (1000, 1256, ((0, 1256),), False),
-        (1256, 1512, ((0, 1512),), False),
-        (1512, 1600, ((0, 1600),), False),
-        (1600, 1856, ((0, 1000), (1600, 1856)), False),
-        (1856, 2000, ((0, 1000), (1600, 2000)), False),
-    ]
 
 
 @pytest.mark.parametrize("end", [[3, 2, 3, 5], [2, 4, 4, 4], [1, 1, 3], [3, 5, 3]])

@@ -1,4 +1,4 @@
-"""The probe tells an engine that computes with the learner's weights from one that does not."""
+"""Weights in parts, and the probe of an engine that computes with the learner's weights or does not."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,14 @@ import torch
 
 from rllib_arpo.policy.checkpoint_names import as_tensors
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
-from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify, probe_tokens
+from rllib_arpo.weights.snapshot import (
+    WeightSnapshot,
+    WeightSyncError,
+    arrays_in_parts,
+    load_and_verify,
+    probe_tokens,
+    put_weights,
+)
 from tests.helpers.models import tiny_model
 from tests.helpers.weights import weights_of
 
@@ -60,27 +67,15 @@ def test_the_probe_follows_from_the_vocabulary():
     assert len(probe_tokens(300, max_context_tokens=6)) == 5
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_what_the_learner_tells_of_itself(tmp_path, tied):
-    folder = tiny_model(tmp_path, tie_word_embeddings=tied, seed=3, vocab_size=300)
-    settings = {"model_name_or_path": folder, "dtype": "float32", "temperature": 0.7}
-    module = LLMRLModule(model_config=settings)
+def test_the_learner_scores_at_temperature_1(tmp_path):
+    folder = tiny_model(tmp_path, seed=3, vocab_size=300)
+    module = LLMRLModule(model_config={"model_name_or_path": folder, "dtype": "float32", "temperature": 0.7})
     probe = probe_tokens(module.vocab_size, 512)
+    scores, ids = module.score(probe), torch.from_numpy(probe).long()[None]
+    module.causal_lm.set_attn_implementation("eager")
     with torch.no_grad():
-        ids = torch.from_numpy(probe).long()[None]
-        module.causal_lm.set_attn_implementation("eager")
         expected = module.causal_lm(ids).logits[0, :-1].log_softmax(-1).gather(1, ids[0, 1:, None])[:, 0]
-    module = LLMRLModule(model_config=settings)
-    assert module.vocab_size == 300
-    np.testing.assert_allclose(module.score(probe), expected.numpy(), atol=1e-4)  # at temperature 1
-    views, own = module.weight_views(), weights_of(folder)
-    assert views.keys() == own.keys()
-    for name, view in views.items():
-        np.testing.assert_array_equal(view, own[name])
-    assert (views["lm_head.weight"] is views["model.embed_tokens.weight"]) == tied
-    with torch.no_grad():
-        module.causal_lm.get_output_embeddings().weight.zero_()
-    assert not views["lm_head.weight"].any()
+    np.testing.assert_allclose(scores, expected.numpy(), atol=1e-4)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -94,7 +89,48 @@ def test_weights_of_the_engines_type(tmp_path, tied):
     assert tensors.keys() == own.keys()
     for name, array in own.items():
         assert torch.equal(tensors[name], torch.from_numpy(array).bfloat16())
-
-    assert {array.dtype for array in module.get_state().values()} == {np.dtype(np.float32)}
     for name, view in module.weight_views(torch.float32).items():
         assert np.shares_memory(view, module.causal_lm.state_dict()[name].numpy())
+
+
+@pytest.mark.parametrize("part_bytes", [1, 40_000, 1 << 30])
+@pytest.mark.parametrize("dtype", [None, torch.bfloat16])
+@pytest.mark.parametrize("tied", [True, False])
+def test_parts_make_up_the_weights_that_go_in_one_piece(tmp_path, tied, dtype, part_bytes):
+    folder = tiny_model(tmp_path, tie_word_embeddings=tied, seed=3)
+    module = LLMRLModule(model_config={"model_name_or_path": folder, "dtype": "bfloat16", "temperature": 1.0})
+    parts = list(arrays_in_parts(module.trained_weights(), dtype, part_bytes))
+    whole, together = module.weight_views(dtype), {name: array for part in parts for name, array in part.items()}
+    assert sum(map(len, parts)) == len(together)  # No name comes twice.
+    assert together.keys() == whole.keys()
+    for name, array in whole.items():
+        assert (array.dtype, array.shape) == (together[name].dtype, together[name].shape)
+        assert array.tobytes() == together[name].tobytes()
+    assert (together["lm_head.weight"] is together["model.embed_tokens.weight"]) == tied
+
+
+def test_a_part_ends_with_the_weight_that_fills_it():
+    weights = {name: torch.zeros(size) for name, size in (("a", 2), ("b", 1), ("c", 8), ("d", 1))}
+    sizes = {part_bytes: [list(p) for p in arrays_in_parts(weights, None, part_bytes)] for part_bytes in (12, 13, 48)}
+    assert sizes == {12: [["a", "b"], ["c"], ["d"]], 13: [["a", "b", "c"], ["d"]], 48: [["a", "b", "c", "d"]]}
+    halved = [list(part) for part in arrays_in_parts(weights, torch.bfloat16, 13)]
+    assert halved == [["a", "b", "c"], ["d"]]
+    assert list(arrays_in_parts({}, None)) == []
+
+
+def test_the_object_store_gives_back_what_was_put(ray_cluster):
+    head = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    weights = {"embed": head, "norm": torch.full((4,), 1 / 3), "head": head}
+    put = put_weights(weights, torch.bfloat16, part_bytes=1)
+    assert len(put.parts) == 2
+    probe = np.zeros(0)
+    received = WeightSnapshot(3, put, probe, probe).received()
+    assert received.version == 3
+    assert {name: array.shape for name, array in received.weights.items()} == {
+        "embed": (2, 3),
+        "head": (2, 3),
+        "norm": (4,),
+    }
+    assert received.weights["embed"] is received.weights["head"]
+    assert received.weights["norm"].tolist() == torch.full((4,), 1 / 3).bfloat16().view(torch.uint16).tolist()
+    assert received.received() is received

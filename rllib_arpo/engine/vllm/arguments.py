@@ -1,7 +1,6 @@
 """The input of vLLM: the arguments of an engine, and the prompt and the sampling parameters of a request."""
 
 import dataclasses
-import difflib
 from typing import Any
 
 from vllm import EngineArgs, SamplingParams
@@ -10,14 +9,14 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.usage.usage_lib import UsageContext
 
-from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
-from rllib_arpo.engine.engine import RECORD_ENTROPIES, EngineConfig, GenerationRequest
+from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
 from rllib_arpo.engine.vllm_versions import (
     CPU_KV_CACHE_BYTES,
     FROM_CONFIGURATION,
     GPU_MEMORY_UTILIZATION,
     check_vllm_kwargs,
 )
+from rllib_arpo.envs.support.validation import check_known
 
 ENTROPY_PROCESSOR = "rllib_arpo.engine.vllm.entropy_processor:EntropyProcessor"
 #: Given by name, since worker processes import them as well.
@@ -43,7 +42,8 @@ def engine_args(config: EngineConfig) -> EngineArgs:
     if config.weight_transfer is not None:
         ours["weight_transfer_config"] = {"backend": config.weight_transfer}
     assert ours.keys() <= FROM_CONFIGURATION
-    _check_engine_kwargs(config.engine_kwargs)
+    check_vllm_kwargs(config.engine_kwargs)
+    check_known(config.engine_kwargs, [field.name for field in dataclasses.fields(EngineArgs)], "key of engine_kwargs")
     defaults: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
     if current_platform.is_cpu():
         defaults |= {
@@ -81,17 +81,6 @@ def choose_entropy_processor(config: VllmConfig) -> None:
         config.model_config.logits_processors = [ENTROPY_PROCESSOR_V2]
 
 
-def _check_engine_kwargs(engine_kwargs: dict[str, Any]) -> None:
-    check_vllm_kwargs(engine_kwargs)
-    known = [field.name for field in dataclasses.fields(EngineArgs)]
-    for name in engine_kwargs:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            raise ValueError(
-                f"engine_kwargs has the unknown key {name!r}" + (f": did you mean {near[0]!r}?" if near else ".")
-            )
-
-
 def check_request(request: GenerationRequest, max_context_tokens: int, vocab_size: int) -> None:
     """Raises ValueError for requests that vLLM would refuse with other exceptions, or that would fail within a step."""
     prompt = request.prompt_token_ids
@@ -102,22 +91,11 @@ def check_request(request: GenerationRequest, max_context_tokens: int, vocab_siz
         )
     if not (min(prompt) >= 0 and max(prompt) < vocab_size):
         raise ValueError(f"Request {request.request_id!r} has token ids outside of 0..{vocab_size - 1}.")
-    if request.max_tokens < 1 or request.temperature < 0:
-        raise ValueError(
-            f"Request {request.request_id!r} needs max_tokens >= 1 and temperature >= 0, "
-            f"not {request.max_tokens} and {request.temperature}."
-        )
     if request.max_entropies and request.reshaping.repetition_penalty != 1:
         # vLLM's older runner applies the penalty after the probe, the newer one before.
         raise ValueError(
             f"Request {request.request_id!r} has a repetition penalty, beside which entropies are not measured."
         )
-    for key, choices in (("entropy_estimator", ENTROPY_ESTIMATORS), ("record_entropies", RECORD_ENTROPIES)):
-        if getattr(request, key) not in choices:
-            raise ValueError(
-                f"Request {request.request_id!r} has the unknown {key} {getattr(request, key)!r}: "
-                f"choose one of {', '.join(map(repr, choices))}."
-            )
 
 
 def token_prompt(token_ids: list[int]) -> dict[str, Any]:

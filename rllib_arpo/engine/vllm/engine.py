@@ -33,7 +33,7 @@ from rllib_arpo.engine.engine import (
     Finished,
     GenerationRequest,
 )
-from rllib_arpo.engine.stop_strings import StopFinder, StopStrings
+from rllib_arpo.engine.stop_strings import StopStrings
 from rllib_arpo.engine.vllm.arguments import (
     check_request,
     choose_entropy_processor,
@@ -44,13 +44,13 @@ from rllib_arpo.engine.vllm.arguments import (
 )
 from rllib_arpo.engine.vllm.entropy_processor import send_entropies
 from rllib_arpo.engine.vllm.gpu_memory import prepare_gpus
-from rllib_arpo.engine.vllm.packed_experts import unpack_experts
 from rllib_arpo.engine.vllm.process_state import (
     allow_amx,
     cpu_threads,
     forget_reloads,
     readable_globals,
     shared_memory_of,
+    unpack_experts,
 )
 from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_config, check_shapes, expected_shapes
 
@@ -60,11 +60,16 @@ _SCORE = "(score)"
 
 @dataclasses.dataclass(slots=True)
 class _Running:
-    """A request that is not finished, and what it has generated so far; `name` is vLLM's own id."""
+    """A request that is not finished, and what it has generated so far.
+
+    Attributes:
+        name: vLLM's own id.
+        stops: the tokens that can complete one of its stop strings.
+    """
 
     request: GenerationRequest
     name: str
-    stop: StopFinder | None
+    stops: frozenset[int]
     token_ids: list[int] = dataclasses.field(default_factory=list)
     log_probs: list[float] = dataclasses.field(default_factory=list)
     entropies: list[float] = dataclasses.field(default_factory=list)
@@ -144,10 +149,10 @@ class VLLMEngine:
         if request.request_id in self._running:
             raise RuntimeError(f"The request id {request.request_id!r} is in use.")
         check_request(request, self._config.max_context_tokens, self.vocab_size)
-        finder = self._stop_strings.finder(request.stop) if request.stop else None
+        stops = self._stop_strings.candidates(request.stop) if request.stop else frozenset()
         prompt, params = token_prompt(request.prompt_token_ids), sampling_params(request)
         name = self._llm.add_request(request.request_id, prompt, params)
-        self._running[request.request_id] = self._by_name[name] = _Running(request, name, finder)
+        self._running[request.request_id] = self._by_name[name] = _Running(request, name, stops)
 
     def step(self) -> list[EngineEvent]:
         events, self._held = self._held, []
@@ -167,11 +172,9 @@ class VLLMEngine:
         core = self._llm.engine_core.engine_core
         if core.batch_queue:
             core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
-            try:
-                while core.batch_queue:
-                    self._held += self._digest(self._outputs())
-            finally:
-                core.scheduler.set_pause_state(PauseState.UNPAUSED)
+            while core.batch_queue:
+                self._held += self._digest(self._outputs())
+            core.scheduler.set_pause_state(PauseState.UNPAUSED)
 
     def has_unfinished(self) -> bool:
         return bool(self._running or self._held)
@@ -301,7 +304,7 @@ class VLLMEngine:
             if had < window <= len(running.token_ids):
                 entropies = np.array(running.entropies[:window], dtype=np.float32)
                 events.append(EntropyReady(running.request.request_id, entropies))
-            if reason := _finish_reason(running, output):
+            if reason := self._finish_reason(running, output):
                 if output.finish_reason is None:
                     stopped.append(running.name)
                 self._forget(running)
@@ -309,6 +312,16 @@ class VLLMEngine:
         if stopped:
             self._llm.engine_core.abort_requests(stopped)
         return events
+
+    def _finish_reason(self, running: _Running, output: EngineCoreOutput) -> str | None:
+        """That of `Finished`; None: the request goes on."""
+        may_stop = output.new_token_ids and running.token_ids[-1] in running.stops
+        if may_stop and self._stop_strings.end(running.request.stop, running.token_ids):
+            return "stop"
+        if output.finish_reason is None:
+            return None
+        reasons = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
+        return reasons.get(output.finish_reason, "error")
 
     def _forget(self, running: _Running) -> None:
         del self._running[running.request.request_id], self._by_name[running.name]
@@ -324,16 +337,6 @@ def _append(running: _Running, output: EngineCoreOutput, weight_version: int) ->
         running.log_probs += output.new_logprobs.logprobs[:, 0].tolist()
         if len(running.entropies) < running.request.max_entropies:
             running.entropies += output.new_logprobs.sampled_token_ranks.tolist()  # See `send_entropies`.
-
-
-def _finish_reason(running: _Running, output: EngineCoreOutput) -> str | None:
-    """That of `Finished`; None: the request goes on."""
-    if running.stop is not None and output.new_token_ids and running.stop.ends(running.token_ids):
-        return "stop"
-    if output.finish_reason is None:
-        return None
-    reasons = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
-    return reasons.get(output.finish_reason, "error")
 
 
 def _finished(running: _Running, reason: str) -> Finished:

@@ -18,9 +18,6 @@ logger = logging.getLogger("rllib_arpo")
 #: Seconds that an engine waits for its part of a GPU: a process that has ended gives its memory back within some, and a
 #: learner when its update ends.
 TIMEOUT_S = 120.0
-#: Seconds without more free memory after which an engine alone on its GPU waits no longer: what ended has gone by then,
-#: and the rest stays, as a display's memory does.
-STEADY_S = 20.0
 _POLL_S = 0.5
 
 
@@ -36,9 +33,8 @@ def prepare_gpus(vllm_config: VllmConfig, config: EngineConfig) -> None:
     if config.shares_gpu and cache.kv_cache_memory_bytes is None:
         shape = engine_shape(vllm_config, config)
         cache.kv_cache_memory_bytes = computed_kv_cache(model_shape(config.model_name_or_path), shape, min(totals))
-    steady_s = TIMEOUT_S if config.shares_gpu else STEADY_S
     for read, total in zip(memory, totals, strict=True):
-        wait_for_memory(read, int(cache.gpu_memory_utilization * total), steady_s)
+        wait_for_memory(read, int(cache.gpu_memory_utilization * total))
 
 
 def engine_shape(vllm_config: VllmConfig, config: EngineConfig) -> EngineShape:
@@ -46,16 +42,11 @@ def engine_shape(vllm_config: VllmConfig, config: EngineConfig) -> EngineShape:
     cache, scheduler = vllm_config.cache_config, vllm_config.scheduler_config
     weight_bytes = getattr(torch, config.dtype).itemsize
     return EngineShape(
-        number=1,
-        gpus=1.0,
-        in_learner=False,
         parallel=vllm_config.parallel_config.tensor_parallel_size,
         weight_bytes=weight_bytes,
         kv_bytes=kv_cache_bytes(str(cache.cache_dtype), weight_bytes),
         utilization=cache.gpu_memory_utilization,
-        kv_cache=None,
         context_tokens=config.max_context_tokens,
-        sleeps=config.can_sleep,
         shares_gpu=True,
         batched_tokens=scheduler.max_num_batched_tokens,
         sequences=scheduler.max_num_seqs,
@@ -71,25 +62,18 @@ def free_and_total(device: int, *, in_this_process: bool) -> tuple[int, int]:
     return total - torch.cuda.device_memory_used(device), total
 
 
-def wait_for_memory(read: Callable[[], tuple[int, int]], needed: int, steady_s: float) -> bool:
+def wait_for_memory(read: Callable[[], tuple[int, int]], needed: int) -> bool:
     """Waits until `needed` bytes are free; False if they are not in time, which vLLM then says in its own words.
 
     An engine that is restarted would find its predecessor's memory in use, and so would one of a restarted trial.
 
     Args:
         read: gives the free bytes and the total.
-        steady_s: ends the wait, as `TIMEOUT_S` does, if for so long no more bytes have become free.
     """
-    most = read()[0]
-    if most >= needed:
-        return True
-    logger.warning("The engine waits until %.1f GB of its GPU are free; %.1f GB are.", needed / 1e9, most / 1e9)
-    begin = changed = now = time.monotonic()
-    while now - begin < TIMEOUT_S and now - changed < steady_s:
+    begin, free = time.monotonic(), read()[0]
+    if free < needed:
+        logger.warning("The engine waits until %.1f GB of its GPU are free; %.1f GB are.", needed / 1e9, free / 1e9)
+    while free < needed and time.monotonic() - begin < TIMEOUT_S:
         time.sleep(_POLL_S)
-        free, now = read()[0], time.monotonic()
-        if free >= needed:
-            return True
-        if free > most:
-            most, changed = free, now
-    return False
+        free = read()[0]
+    return free >= needed

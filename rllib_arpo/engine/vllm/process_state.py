@@ -1,4 +1,4 @@
-"""The process that vLLM computes in: what it shares (other libraries' globals, CPU threads, shared memory), and AMX."""
+"""The processes that vLLM computes in: what they share with others, and what vLLM 0.32 leaves undone in them."""
 
 import os
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from vllm.platforms import current_platform
 
 
 @contextmanager
@@ -55,6 +56,21 @@ def allow_amx(_worker: object) -> None:
     """
     if torch.cpu._is_amx_tile_supported():
         torch.cpu._init_amx()
+
+
+def unpack_experts(worker: Any) -> None:
+    """Runs in vLLM's worker before it loads new weights: makes it pack those of experts for its CPU kernel.
+
+    vLLM packs (and pads) them when it makes the kernel, and does not make it again when weights are loaded again: the
+    kernel would take plain weights for packed ones. Without a kernel vLLM makes a new one, and packs. Kernels of GPUs
+    need no packing, and CUDA graphs hold on to them.
+    """
+    if not current_platform.is_cpu():
+        return
+    for module in worker.model_runner.get_model().modules():
+        method: Any = getattr(module, "quant_method", None)
+        if getattr(method, "moe_kernel", None) is not None:
+            method.moe_kernel = None
 
 
 def forget_reloads(worker: Any) -> None:
