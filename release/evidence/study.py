@@ -12,22 +12,27 @@ those of all finished runs, `tables.md` and `curves.png`. `--table` runs nothing
 from __future__ import annotations
 
 import argparse
+import importlib
+import math
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from release.evidence import curves
 from release.evidence.study_figures import finished_runs
-from release.evidence.study_file import SEEDS, Arm, Study, read_study, study_of
+from release.evidence.study_file import Arm, Study, read_study, study_of
 from release.evidence.study_rows import (
+    LEARNER_METRICS,
+    ROLLOUT_METRICS,
     Row,
+    append_row,
+    fork_rate,
     is_finished,
     read_output,
     read_run,
@@ -35,11 +40,12 @@ from release.evidence.study_rows import (
     run_path,
     write_table,
 )
-from release.evidence.study_run import REPOSITORY, arguments_of, package_version
-from release.evidence.study_table import all_tables
-from rllib_arpo.evaluation.arguments import positive
+from release.evidence.study_table import all_tables, draw_curves
+from rllib_arpo.core.metric import number_at
 from rllib_arpo.files import take_lock
+from rllib_arpo.tracking.machine import commit, git_says, machine, versions
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 POLL_S = 0.5
 
 
@@ -58,10 +64,6 @@ class Job:
     @property
     def path(self) -> Path:
         return run_path(self.output, self.arm.name, self.seed)
-
-    @property
-    def log(self) -> Path:
-        return self.path.with_suffix(".log")
 
     @property
     def is_finished(self) -> bool:
@@ -94,22 +96,16 @@ class Job:
 
 
 def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | None, output: Path) -> list[Job]:
-    """Runs seed by seed, so that what there is after a while can be paired.
+    """Runs seed by seed, so that what there is after a while can be paired; each once.
 
     Args:
         arms: None: all.
         seeds: None: each arm's own.
 
     Raises:
-        ValueError: there is no such arm or seed, or a seed is named twice: both runs would write into one file.
+        ValueError: there is no such arm.
     """
-    if seeds is not None:
-        SEEDS.check("seeds", list(seeds))
-    found = [
-        Job(study, arm, seed, output) for arm in study.arms_to_run(arms) for seed in (seeds if seeds else arm.seeds)
-    ]
-    if twice := [job for job in found if found.count(job) > 1]:
-        raise ValueError(f"seeds: {twice[0]} is named twice.")
+    found = [Job(study, arm, seed, output) for arm in study.arms_to_run(arms) for seed in set(seeds or arm.seeds)]
     return sorted(found, key=lambda job: job.seed)
 
 
@@ -126,29 +122,28 @@ def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subp
     """
     for job in jobs:
         job.check()
-    pending, running, failed = [job for job in jobs if not job.is_finished], {}, []
+    pending, failed = [job for job in jobs if not job.is_finished], []
+    running: list[tuple[Job, subprocess.Popen]] = []
     first, begin, total = True, time.monotonic(), len(pending)
     try:
         while pending or running:
             free = (1 if first else at_a_time) - len(running)
             for job in [job for job in pending if job.can_start][:free]:
                 pending.remove(job)
-                running[job.path] = (job, start(job))
+                running.append((job, start(job)))
             if not running:
                 print(f"not run, since the run whose fork rate they have is missing: {'; '.join(map(str, pending))}")
                 return [*failed, *pending]
             time.sleep(POLL_S)
-            for job, process in [*running.values()]:
-                if process.poll() is None:
-                    continue
+            for job, process in [one for one in running if one[1].poll() is not None]:
                 first = False
-                del running[job.path]
+                running.remove((job, process))
                 failed += [job] if process.returncode else []
-                told = f"failed, see {job.log}" if process.returncode else "done"
+                told = f"failed, see {job.path.with_suffix('.log')}" if process.returncode else "done"
                 done, minutes = total - len(pending) - len(running), (time.monotonic() - begin) / 60
                 print(f"{job}: {told}; {done} of {total} runs after {minutes:.0f} min", flush=True)
     finally:
-        for _, process in running.values():
+        for _, process in running:
             process.terminate()
     return failed
 
@@ -171,9 +166,9 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
 
     def start(job: Job) -> subprocess.Popen:
-        command = [sys.executable, "-m", "release.evidence.study_run", str(job.study.path.resolve())]
-        command += ["--arm", job.arm.name, "--seed", str(job.seed), "--output", str(job.output.resolve())]
-        with job.log.open("w") as log:
+        command = [sys.executable, "-m", "release.evidence.study", str(job.study.path), "--output", str(job.output)]
+        command += ["--arms", job.arm.name, "--seeds", str(job.seed), "--here"]
+        with job.path.with_suffix(".log").open("w") as log:
             return subprocess.Popen(
                 command, env=environment, stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock.fileno()]
             )
@@ -181,12 +176,12 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
     return start
 
 
-def run(study: Study, args: argparse.Namespace) -> int:
+def run_study(study: Study, args: argparse.Namespace) -> int:
     """Runs what is missing, and shows what there is; the number of runs that failed."""
-    jobs, at_a_time = jobs_of(study, args.arms, args.seeds, args.output), args.jobs or study.jobs
+    jobs = jobs_of(study, args.arms, args.seeds, args.output)
     args.output.mkdir(parents=True, exist_ok=True)
     with (args.output / "lock").open("w") as lock:
-        failed = run_missing(jobs, at_a_time, process_of(lock, at_a_time))
+        failed = run_missing(jobs, study.jobs, process_of(lock, study.jobs))
     rows = read_output(args.output)
     if finished := finished_runs(rows)[0]:
         write_table([row for one in finished for row in one.rows], args.output / "rows.parquet")
@@ -205,7 +200,89 @@ def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
     if args.output is not None and finished:
         args.output.mkdir(parents=True, exist_ok=True)
         (args.output / "tables.md").write_text(tables)
-        curves.draw(finished, args.output / "curves.png")
+        draw_curves(finished, args.output / "curves.png")
+
+
+def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
+    """Trains, evaluates before the first and after every `arm.evaluate_every`-th iteration, and writes the rows.
+
+    Rows that a killed run of this arm and seed has left are deleted first.
+    """
+    arguments = arguments_of(study, arm, seed, output)
+    algorithm = make_algorithm(study.recipe, [*arguments, "--seed", str(seed)])
+    path = run_path(output, arm.name, seed)
+    path.unlink(missing_ok=True)
+    own = {"study": study.name, "arm": arm.name, "seed": seed, "last_iteration": arm.iterations}
+    own |= provenance(study, arm, arguments)
+    totals: dict[str, Any] = {"tool_calls": 0, "generated_tokens": 0, "computed_tokens": 0}
+    totals |= {"seconds": 0.0, "cpu_seconds": 0.0}
+    for iteration in range(arm.iterations + 1):
+        figures = _train(algorithm, totals) if iteration else {}
+        if iteration % arm.evaluate_every == 0:
+            figures["accuracy"] = float(algorithm.evaluate()["env_runners"]["accuracy"])
+        append_row(path, own | {"iteration": iteration} | totals | figures)
+    algorithm.stop()
+
+
+def arguments_of(study: Study, arm: Arm, seed: int, output: Path) -> list[str]:
+    """Of the recipe, with the fork rate of the run in `output` whose rate this one has."""
+    source = arm.fork_rate_of
+    rate = None if source is None else fork_rate(read_run(run_path(output, source, seed)))
+    return study.all_arguments(arm, rate)
+
+
+def make_algorithm(recipe_name: str, arguments: Sequence[str]) -> Any:
+    """The recipe's algorithm, which is evaluated when it is asked for that.
+
+    Args:
+        recipe_name: a module with `parser`, `make_model(args)` and `make_config(model, args)`.
+    """
+    recipe = importlib.import_module(recipe_name)
+    args = recipe.parser.parse_args(list(arguments))
+    return recipe.make_config(recipe.make_model(args), args).evaluation(evaluation_interval=None).build_algo()
+
+
+def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
+    """One iteration: adds to the totals, and returns the figures of the iteration alone."""
+    begin, cpu_begin = time.perf_counter(), time.process_time()
+    result = algorithm.train()
+    totals["seconds"] += time.perf_counter() - begin
+    # Those of engines in processes of their own are not known here.
+    alone = algorithm.config.num_env_runners == 0
+    totals["cpu_seconds"] = totals["cpu_seconds"] + time.process_time() - cpu_begin if alone else None
+    rollout = result["env_runners"]
+    learner = result.get("learners", {}).get("default_policy", {})
+    totals["tool_calls"] += int(rollout["tool_calls_executed"])
+    totals["generated_tokens"] += int(rollout["generated_tokens"])
+    totals["computed_tokens"] += int(learner.get("tokens_computed", 0))
+    return {
+        **{name: find(rollout, path) for name, path in ROLLOUT_METRICS.items()},
+        **{name: find(learner, path) for name, path in LEARNER_METRICS.items()},
+    }
+
+
+def find(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
+    """The number at `path`; RLlib reports NaN for what an earlier iteration had and this one has not."""
+    value = number_at(result, *path)
+    return None if value is None or math.isinf(value) else value
+
+
+def provenance(study: Study, arm: Arm, arguments: Sequence[str]) -> dict[str, Any]:
+    """A row's facts of how and where it was made; `tree` are git's hashes of the package and of the environments."""
+    here = machine()
+    return {
+        "arguments": shlex.join(arguments),
+        "settings_hash": study.settings_hash(arm),
+        "fork_rate_of": arm.fork_rate_of,
+        "package_version": package_version(),
+        "commit": commit() or "none",
+        "tree": (git_says(REPOSITORY, "rev-parse", "HEAD:rllib_arpo", "HEAD:envs") or "none").replace("\n", " "),
+        "machine": f"{here['cpu']}, {here['cores']} cores",
+    }
+
+
+def package_version() -> str:
+    return versions().get("rllib-arpo", "not installed")
 
 
 def main() -> int:
@@ -215,27 +292,29 @@ def main() -> int:
     parser.add_argument("--arms", nargs="+", help="default: all")
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the study")
-    parser.add_argument("--jobs", type=positive, help="runs at a time; default: the study's")
     parser.add_argument("--table", type=Path, metavar="ROWS", help="the tables of a .parquet file; runs nothing")
+    parser.add_argument("--here", action="store_true", help="one run, in this process")
     args = parser.parse_args()
     if args.table is None and (args.study is None or args.output is None):
         parser.error("a study and --output are needed, or --table.")
-    for option in ("seeds", "jobs"):
-        if args.table is not None and getattr(args, option) is not None:
-            parser.error(f"argument --{option}: does nothing with --table")
     # The runs that were started end with the study.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         rows = [] if args.table is None else read_table(args.table)
         study = read_study(args.study or study_of(rows[0]["study"] or ""))
         study.arms_named([*(args.arms or (row["arm"] for row in rows)), *([args.baseline] if args.baseline else ())])
-        if args.table is None:
-            return 1 if run(study, args) else 0
-        show(study, rows, args)
-        return 0
+        if args.here:
+            [job] = jobs_of(study, args.arms, args.seeds, args.output)
+        elif args.table is None:
+            return int(run_study(study, args) > 0)
+        else:
+            show(study, rows, args)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    if args.here:
+        run_one(study, job.arm, job.seed, args.output)
+    return 0
 
 
 if __name__ == "__main__":

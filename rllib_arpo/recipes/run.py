@@ -1,11 +1,11 @@
 """Runs a recipe with Ray Tune: checkpoints, further tries after failures, `--resume`, and the model at the end."""
 
 import argparse
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from rllib_arpo.envs.support.data_files import read_json
 from rllib_arpo.files import take_lock, write_json
 from rllib_arpo.policy.module_checkpoint import export_model
 from rllib_arpo.recipes.checkpoints import BEST, TRIAL, WHOLE, KeepCheckpoints, read_score, take_newest
+from rllib_arpo.recipes.command_line import CONFIG_KEYS
 from rllib_arpo.recipes.gpus import use_gpus
 from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs, sigterm_as_sigint
 from rllib_arpo.redaction import comparable
@@ -38,25 +39,16 @@ ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 #: In the folder of a run: the file that its process locks.
 LOCK = "lock"
 #: Options that need Tune. Recipes also have defaults of --checkpoint-freq and --max-failures, which a line recalls.
-_OF_TUNE = ("resume", "output", "as_test", "checkpoint_at_end")
-#: With this variable SIGINT raises KeyboardInterrupt in `tune.run` as anywhere.
-_NO_HANDLER_OF_TUNE = "TUNE_DISABLE_SIGINT_HANDLER"
+_OF_TUNE = ("resume", "output", "checkpoint_at_end")
 #: Arguments that may change when a run is resumed: those about machines, failures and output.
 _FREE = frozenset(
-    {"output", "resume", "num_cpus", "as_test", "verbose", "gpu_memory_gb", "max_failures"}
+    {"output", "resume", "num_cpus", "verbose", "gpu_memory_gb", "max_failures"}
     | {"num_learners", "num_cpus_per_learner", "num_gpus_per_learner"}
     | {"num_env_runners", "num_envs_per_env_runner", "evaluation_num_env_runners"}
 )
 
 
-def run_recipe(
-    config: ARPOConfig,
-    args: argparse.Namespace,
-    experiment_name: str,
-    *,
-    test_metric: str | None = None,
-    save_model: bool = False,
-) -> Path:
+def run_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name: str, *, save_model: bool = False) -> Path:
     """Trains with Ray Tune, logged to MLflow; returns the run's folder.
 
     The folder has Tune's results in `trial`; where checkpoints are asked for, also the last two, and the best one: by
@@ -66,34 +58,23 @@ def run_recipe(
     Args:
         args: of a `recipe_parser`.
         experiment_name: in MLflow.
-        test_metric: with --as-test, what has to reach --stop-reward in the last iteration; the
-            run goes on to --stop-iters. Default: the mean reward while sampling, which also ends the run.
         save_model: export the model of the best checkpoint into the run's folder; with --no-tune the last model.
 
     Raises:
         ValueError: the configuration is wrong, the folder does not fit to --resume, or another process uses it.
-        RuntimeError: the run failed too often, or missed its reward (--as-test).
+        RuntimeError: the run failed too often.
         KeyboardInterrupt: SIGINT or SIGTERM; its message says how the run goes on.
     """
     output = Path(args.output or RESULTS.expanduser() / f"{args.algo}_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
     _check_output(output, args)
     with nullcontext() if args.no_tune else _held(output):
-        _run(config, args, output, experiment_name, test_metric, save_model)
+        _run(config, args, output, experiment_name, save_model)
     return output
 
 
-def _run(
-    config: ARPOConfig,
-    args: argparse.Namespace,
-    output: Path,
-    experiment_name: str,
-    test_metric: str | None,
-    save_model: bool,
-) -> None:
+def _run(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_name: str, save_model: bool) -> None:
     say_what_runs(config, args, experiment_name, None if args.no_tune else output)
-    stop = {TRAINING_ITERATION: args.stop_iters}
-    if test_metric is None or not args.as_test:
-        stop[MEAN_REWARD] = args.stop_reward
+    stop = {TRAINING_ITERATION: args.stop_iters, MEAN_REWARD: args.stop_reward}
     try:
         with ray_of_run(args.num_cpus), sigterm_as_sigint():
             use_arguments(config, args, ray.cluster_resources().get("GPU", 0))
@@ -109,8 +90,6 @@ def _run(
         say_before_and_after(results)
     if save_model:
         _save_model(results[0], output)
-    if args.as_test:
-        _check_reward(results[0].metrics or {}, test_metric or MEAN_REWARD, args.stop_reward)
 
 
 @contextmanager
@@ -123,31 +102,21 @@ def ray_of_run(num_cpus: int | None) -> Iterator[None]:
         yield
         return
     ray.init(num_cpus=num_cpus or None)
-    of_user = os.environ.get(_NO_HANDLER_OF_TUNE)
-    os.environ[_NO_HANDLER_OF_TUNE] = "1"
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # SIGINT raises KeyboardInterrupt in `tune.run` as anywhere.
     try:
         yield
     finally:
-        del os.environ[_NO_HANDLER_OF_TUNE]
-        if of_user is not None:
-            os.environ[_NO_HANDLER_OF_TUNE] = of_user
+        del os.environ["TUNE_DISABLE_SIGINT_HANDLER"]
         ray.shutdown()
 
 
 def use_arguments(config: ARPOConfig, args: argparse.Namespace, num_gpus: float) -> None:
-    """Sets what RLlib's own options say, as its example runner does; what they leave open stays the recipe's."""
-
-    def given(*names: str) -> dict[str, Any]:
-        return {name: value for name in names if (value := getattr(args, name)) is not None}
-
-    config.env_runners(**given("num_env_runners", "num_envs_per_env_runner"))
-    config.learners(**given("num_learners", "num_cpus_per_learner"))
-    config.evaluation(**given("evaluation_interval", "evaluation_duration", "evaluation_num_env_runners"))
-    config.debugging(**given("log_level"))
+    """Sets what the command line says of the configuration; what it leaves open stays the recipe's."""
+    for key in ("log_level", *chain(*CONFIG_KEYS.values())):
+        if (value := getattr(args, key)) is not None:
+            setattr(config, key, value)
     if args.num_gpus_per_learner is None:
         use_gpus(config, num_gpus)
-    else:
-        config.learners(num_gpus_per_learner=args.num_gpus_per_learner)
 
 
 def _train(
@@ -213,13 +182,10 @@ def _train_here(config: ARPOConfig, stop: Mapping[str, float], model: Path | Non
 def _check_output(output: Path, args: argparse.Namespace) -> None:
     """A run is begun in a folder without one, and resumed with the arguments that it was begun with."""
     begun = (output / ARGUMENTS_FILE).is_file()
-    if args.no_tune and (name := next((name for name in _OF_TUNE if getattr(args, name)), None)):
-        value = f" {args.output}" if name == "output" else ""
-        raise ValueError(f"--{name.replace('_', '-')}{value}: needs Tune, and --no-tune leaves it out.")
-    if args.resume and not args.output:
-        raise ValueError("--resume: say by --output which run goes on.")
-    if args.resume and not begun:
-        raise ValueError(f"--resume: there is no run in {output}.")
+    if args.no_tune and (given := [name for name in _OF_TUNE if getattr(args, name)]):
+        raise ValueError(f"--{given[0].replace('_', '-')}: needs Tune, and --no-tune leaves it out.")
+    if args.resume and not (args.output and begun):
+        raise ValueError(f"--resume: --output must be the folder of a run, and is {args.output}.")
     if not args.resume and begun:
         raise ValueError(f"--output {output}: there is a run already; go on with it by --resume, or name another.")
     if not args.resume:
@@ -265,16 +231,3 @@ def _save_model(result: tune.Result, output: Path) -> None:
     of_best = best and f"iteration {best['iteration']} (the best {best['metric']}, {best['value']:.3f})"
     say(f"The model of {of_best or 'the last checkpoint'} is in {short_path(output / MODEL)}.")
     say(f"That of the last checkpoint: rllib-arpo export {short_path(last)} FOLDER")
-
-
-def _check_reward(result: Mapping[str, Any], metric: str, wanted: float) -> None:
-    """--as-test: says whether the last iteration has reached it.
-
-    Raises:
-        RuntimeError: it has not.
-    """
-    found = number_at(result, metric)
-    reached = math.nan if found is None else found
-    say(f"{metric}: {reached}, of {wanted:g}: {'reached' if reached >= wanted else 'not reached'}.")
-    if not reached >= wanted:
-        raise RuntimeError(f"--as-test: {metric} is {reached}, and should be {wanted:g}.")
