@@ -78,13 +78,11 @@ class LocalOptions:
     Attributes:
         packages: what the code can import beside the standard library: these, and what they require.
         preload: modules that are imported once, so that importing them in a call costs nothing.
-        interpreters: how many dispatchers fork calls at once; None: one for each CPU.
         unsafe: without bubblewrap: the code can do whatever this process's user can.
     """
 
     packages: tuple[str, ...] = DEFAULT
     preload: tuple[str, ...] = ("math", "numpy", "sympy")
-    interpreters: int | None = None
     unsafe: bool = False
 
 
@@ -109,7 +107,7 @@ class LocalBackend(LocalOptions, Backend):
 
     def server(self) -> ForkServer:
         lines = [f"import {name}\n{WARM_UPS.get(name, '')}" for name in self.preload]
-        return shared_server("\n".join(lines), not self.unsafe, self.interpreters, self.packages)
+        return shared_server("\n".join(lines), not self.unsafe, self.packages)
 
 
 @dataclass(frozen=True, kw_only=True)

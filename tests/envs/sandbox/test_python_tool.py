@@ -21,7 +21,7 @@ def within(session: PythonSession, argument: str) -> ToolResult:
 
 
 def server_of(tool: PythonTool):
-    return LocalBackend(preload=tool.preload, interpreters=tool.interpreters, unsafe=tool.unsafe).server()
+    return LocalBackend(preload=tool.preload, unsafe=tool.unsafe).server()
 
 
 @BOTH
