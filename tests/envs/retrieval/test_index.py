@@ -32,7 +32,7 @@ def cities(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path, cities):
-    build_folder([cities], tmp_path / "index", show_progress=False)
+    build_folder([cities], tmp_path / "index")
     return tmp_path / "index"
 
 
@@ -81,7 +81,6 @@ def test_one_command_builds_an_index(tmp_path, cities, capsys):
     assert run_command("index", ["--output", str(output), str(cities), str(more)]) == 0
     done = capsys.readouterr()
     assert done.out == f"{output}: 5 passages.\n"
-    assert "100%" in done.err
     assert read_info(output) == {"version": 1, "num_passages": 5, "files": [str(cities), str(more)]}
     index = open_folder(output)
     assert index.num_documents == 5
@@ -119,13 +118,13 @@ def test_an_index_that_is_there_is_replaced_only_when_told(tmp_path, cities, fol
     other = tmp_path / "other.jsonl"
     other.write_text('{"text": "Oslo"}\n')
     with pytest.raises(DataError, match="exists; say --overwrite"):
-        build_folder([other], folder, show_progress=False)
+        build_folder([other], folder)
     bad = tmp_path / "bad.jsonl"
     bad.write_text("{")
     with pytest.raises(DataError, match="not JSON"):
-        build_folder([bad], folder, overwrite=True, show_progress=False)
+        build_folder([bad], folder, overwrite=True)
     assert open_folder(folder).num_documents == 3
-    assert build_folder([other], folder, overwrite=True, show_progress=False) == 1
+    assert build_folder([other], folder, overwrite=True) == 1
     assert open_folder(folder).search("oslo", 1) == [(0, "Oslo")]
     assert opened.search("rome", 1) == [(1, "Rome: Capital of Italy.")]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "cities.jsonl", "index", "other.jsonl"]
@@ -136,14 +135,14 @@ def test_a_folder_that_is_no_index_is_never_touched(tmp_path, cities):
     mine.mkdir()
     (mine / "thesis.txt").write_text("years of work")
     with pytest.raises(DataError, match="mine: exists and is not a search index"):
-        build_folder([cities], mine, overwrite=True, show_progress=False)
+        build_folder([cities], mine, overwrite=True)
     assert (mine / "thesis.txt").read_text() == "years of work"
     with pytest.raises(DataError, match="mine: no finished search index"):
         SearchTool(index=str(mine))
 
 
 def build_for_ever(output: str, building) -> None:
-    def endless(path, options, progress):
+    def endless(path, options):
         for row in range(10**9):
             yield row, {"text": f"passage {row}"}
             if row == 20_000:
@@ -153,7 +152,7 @@ def build_for_ever(output: str, building) -> None:
     # Ray Tune's handler, which tests before this one may have left, only notes the first SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     documents.READERS[".jsonl"] = endless
-    build_folder([Path(output).with_name("cities.jsonl")], output, show_progress=False)
+    build_folder([Path(output).with_name("cities.jsonl")], output)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -170,7 +169,7 @@ def test_an_interrupted_build_leaves_no_index(tmp_path, cities, number):
     assert len(list(tmp_path.glob("index.*"))) == (number == signal.SIGKILL)
     with pytest.raises(DataError, match="no finished search index"):
         open_folder(output)
-    assert build_folder([cities], output, show_progress=False) == 3
+    assert build_folder([cities], output) == 3
     assert open_folder(output).num_documents == 3
 
 
