@@ -50,11 +50,11 @@ class Limits:
 
 
 class Backend(ABC):
-    """Runs programs; a dataclass whose fields are its configuration. Cheap to make: its resources are shared."""
+    """Runs programs; a dataclass whose fields are its configuration. Cheap to make: its resources are shared.
 
-    def check(self) -> None:
-        """Raises a ValueError, in one sentence, if it cannot work on this machine or with its configuration."""
-        return None
+    Raises:
+        ValueError: it cannot work on this machine or with its configuration.
+    """
 
     def prepare(self) -> None:
         """Does the slow work of the first call in advance; blocks."""
@@ -90,7 +90,7 @@ class LocalOptions:
 class LocalBackend(LocalOptions, Backend):
     """One server for all tools of this process with the same configuration."""
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         if self.unsafe:
             return
         bubblewrap.check_available()
@@ -122,7 +122,7 @@ class SandboxFusionBackend(Backend):
 
     url: str = ""
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ValueError("The back-end sandbox_fusion needs backend_options={'url': 'http://...'}, its server.")
 

@@ -65,7 +65,7 @@ class PythonTool(Tool, LocalOptions):
         for key in ("time_limit_s", "memory_mb", "disk_mb"):
             if not getattr(self, key) > 0:
                 raise ValueError(f"The python tool's {key} must be more than 0, not {getattr(self, key)}.")
-        self._backend().check()
+        self._backend()
 
     @property
     def description(self) -> str:  # type: ignore[override]
