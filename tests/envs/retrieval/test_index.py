@@ -63,18 +63,6 @@ def test_what_does_not_fit_is_named_and_leaves_nothing(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_what_cannot_be_decoded_or_read_is_named(tmp_path):
-    texts = pyarrow.array([b"a", b"\xff"]).view(pyarrow.string())
-    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"a\.parquet, one of the 2 rows from row 0 on: not UTF-8"):
-        list(read_documents(tmp_path / "a.parquet"))
-    for ending in ("jsonl", "json"):
-        path = tmp_path / f"a.{ending}"
-        path.symlink_to("/proc/self/mem")
-        with pytest.raises(DataError, match=rf"a\.{ending}: not readable \(.*Input/output error\)"):
-            list(read_documents(path))
-
-
 def test_one_command_builds_an_index(tmp_path, cities, capsys):
     more, output = tmp_path / "more.jsonl", tmp_path / "deep" / "index"
     more.write_text('{"text": "Graz is in Styria."}\n{"text": "Bregenz is on a lake."}')
