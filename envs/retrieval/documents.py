@@ -19,9 +19,6 @@ TITLE_COLUMN = "title"
 #: {"text": ..., "title": ... (optional)}: both are searched, both are shown.
 Document = Mapping[str, str]
 
-#: A callback that gets the number of further bytes read from a file.
-Progress = Callable[[int], None]
-
 _PAGE = re.compile(r"(?m)^Page \d+: *")
 
 
@@ -42,17 +39,15 @@ class ReadOptions:
         return TEXT_COLUMNS if self.text_column is None else (self.text_column,)
 
 
-def read_documents(
-    path: str | Path, options: ReadOptions | None = None, progress: Progress | None = None
-) -> Iterator[Document]:
+def read_documents(path: str | Path, options: ReadOptions | None = None) -> Iterator[Document]:
     """The documents of a file, one at a time: an iterator of `Document`.
 
     Raises:
-        DataError: with the file and the row (counted from 0) that cannot be read or has no
-            text, or whose title is not a string.
+        DataError: with the file and the row (counted from 0) that cannot be read or has no text, or whose title is not
+            a string.
     """
     path, options = Path(path), options or ReadOptions()
-    for where, record in reader_of(path)(path, options, progress or (lambda num_bytes: None)):
+    for where, record in reader_of(path)(path, options):
         yield as_document(record, f"{path}, {where}", options)
 
 
@@ -82,7 +77,7 @@ def as_document(record: Any, where: str, options: ReadOptions | None = None) -> 
     return {"title": title, "text": text}
 
 
-def reader_of(path: Path) -> Callable[[Path, ReadOptions, Progress], Iterator[tuple[str, Any]]]:
+def reader_of(path: Path) -> Callable[[Path, ReadOptions], Iterator[tuple[str, Any]]]:
     """The function of `READERS` that reads the file.
 
     Raises:
@@ -95,16 +90,15 @@ def reader_of(path: Path) -> Callable[[Path, ReadOptions, Progress], Iterator[tu
     return READERS[path.suffix]
 
 
-def _read_jsonl(path: Path, options: ReadOptions, progress: Progress) -> Iterator[tuple[str, Any]]:
+def _read_jsonl(path: Path, options: ReadOptions) -> Iterator[tuple[str, Any]]:
     with opened(path) as file:
         for row, line in enumerate(file):
-            progress(len(line))
             if line.strip():
                 yield f"row {row}", parse_json(line, f"{path}, row {row}")
 
 
-def _read_parquet(path: Path, options: ReadOptions, progress: Progress) -> Iterator[tuple[str, Any]]:
-    row, num_bytes = 0, path.stat().st_size
+def _read_parquet(path: Path, options: ReadOptions) -> Iterator[tuple[str, Any]]:
+    row = 0
     with opened_parquet(path) as file:
         wanted = (options.title_column, *options.text_columns)
         names = [name for name in wanted if name in file.schema_arrow.names]
@@ -112,10 +106,9 @@ def _read_parquet(path: Path, options: ReadOptions, progress: Progress) -> Itera
             for record in table_rows(batch, f"{path}, one of the {batch.num_rows} rows from row {row} on"):
                 yield f"row {row}", record
                 row += 1
-            progress(num_bytes * batch.num_rows // file.metadata.num_rows)
 
 
-def _read_json(path: Path, options: ReadOptions, progress: Progress) -> Iterator[tuple[str, Any]]:
+def _read_json(path: Path, options: ReadOptions) -> Iterator[tuple[str, Any]]:
     content = read_json(path)
     if isinstance(content, list):
         yield from ((f"row {row}", record) for row, record in enumerate(content))
@@ -124,7 +117,6 @@ def _read_json(path: Path, options: ReadOptions, progress: Progress) -> Iterator
         if not pages:
             raise DataError(f'{path}: no text of this file has a line "Page 1: ...".')
         yield from ((f"page {number}", {options.text_columns[0]: page}) for number, page in enumerate(pages))
-    progress(path.stat().st_size)
 
 
 def pages_of(results: Iterable[str]) -> Iterator[str]:
@@ -138,5 +130,5 @@ def pages_of(results: Iterable[str]) -> Iterator[str]:
                 yield page
 
 
-#: End of a file's name -> the function that reads its rows: (path, options, progress) -> ("row 3", record), ...
+#: End of a file's name -> the function that reads its rows: (path, options) -> ("row 3", record), ...
 READERS = {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".json": _read_json}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +80,9 @@ def build_in_memory(documents: Iterable[Document]) -> SearchIndex:
 
 
 def build_folder(
-    files: Sequence[str | Path],
-    output: str | Path,
-    options: ReadOptions | None = None,
-    overwrite: bool = False,
-    show_progress: bool = True,
+    files: Sequence[str | Path], output: str | Path, options: ReadOptions | None = None, overwrite: bool = False
 ) -> int:
-    """Indexes the passages of `files` and returns their number.
+    """Indexes the passages of `files` and returns their number; counts them on a terminal.
 
     The index is built in a folder of its own beside `output`, which is renamed at the end: however a build is
     interrupted, `output` is a whole index or does not exist. (A build that is killed leaves its folder, OUTPUT.*.)
@@ -98,6 +94,8 @@ def build_folder(
         DataError: a file or a row does not fit (the message names both), there is no passage, `output` exists (and is
             not an index, or `overwrite` is not set).
     """
+    from tqdm import tqdm
+
     output = Path(output)
     paths = [Path(file) for file in files]
     for path in paths:
@@ -108,7 +106,7 @@ def build_folder(
         # The temporary folder itself is closed to other users.
         partial = Path(folder, output.name)
         (partial / TANTIVY_FOLDER).mkdir(parents=True)
-        documents = _all_documents(paths, options or ReadOptions(), show_progress)
+        documents = tqdm((one for path in paths for one in read_documents(path, options)), "indexing", disable=None)
         number = add_documents(new_index(partial / TANTIVY_FOLDER), documents, FOLDER_HEAP_BYTES)
         if number == 0:
             raise DataError(f"{', '.join(map(str, paths)) or 'No file'}: there is no passage to index.")
@@ -127,17 +125,6 @@ def _check_output(output: Path, overwrite: bool) -> None:
         raise DataError(f"{output}: exists and is not a search index; choose another folder.")
     if not overwrite:
         raise DataError(f"{output}: exists; say --overwrite to replace this index.")
-
-
-def _all_documents(paths: Sequence[Path], options: ReadOptions, show_progress: bool) -> Iterator[Document]:
-    from tqdm import tqdm
-
-    num_bytes = sum(path.stat().st_size for path in paths)
-    with tqdm(
-        total=num_bytes, unit="B", unit_scale=True, desc="indexing", disable=not show_progress, mininterval=0.5
-    ) as bar:
-        for path in paths:
-            yield from read_documents(path, options, bar.update)
 
 
 def _finish(partial: Path, info: dict[str, Any]) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -76,16 +74,6 @@ class LocalSource(LocalOptions, SearchSource):
             for row, document in enumerate(self.documents or ()):
                 as_document(document, f"documents[{row}]")
 
-    def open(self) -> SearchIndex:
-        """The index, built or opened at the first call and shared by all tools of this process."""
-        with _INDEX_LOCK:
-            if self.index:
-                return _index_of_folder(self.index, Path(self.index, INFO_FILE).stat().st_mtime_ns)
-            if isinstance(self.documents, str):
-                stat = Path(self.documents).stat()
-                return _index_of_file(self.documents, stat.st_mtime_ns, stat.st_size)
-            return _index_of_documents(tuple((d.get("title") or "", d["text"]) for d in self.documents or ()))
-
     def prepare(self) -> None:
         _ = self._opened
 
@@ -95,41 +83,35 @@ class LocalSource(LocalOptions, SearchSource):
         return {self.documents: fingerprint([Path(self.documents)])} if isinstance(self.documents, str) else {}
 
     async def search(self, query: str, top_k: int) -> list[str]:
-        return await asyncio.get_running_loop().run_in_executor(_threads(), self._search, query, top_k)
+        return await asyncio.to_thread(self._search, query, top_k)
 
     def _search(self, query: str, top_k: int) -> list[str]:
         return [text for _, text in self._opened.search(query, top_k)]
 
     @functools.cached_property
     def _opened(self) -> SearchIndex:
-        return self.open()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """The index, built or opened at the first call and shared by all tools of this process."""
+        with _INDEX_LOCK:
+            if self.index:
+                return _index(open_folder, self.index, Path(self.index, INFO_FILE).stat().st_mtime_ns)
+            if isinstance(self.documents, str):
+                stat = Path(self.documents).stat()
+                return _index(_index_of_file, self.documents, (stat.st_mtime_ns, stat.st_size))
+            return _index(_index_of, tuple((d.get("title") or "", d["text"]) for d in self.documents or ()), None)
 
 
 _INDEX_LOCK = threading.Lock()
 
 
-@functools.lru_cache(maxsize=4)
-def _index_of_folder(folder: str, mtime_ns: int) -> SearchIndex:
-    return open_folder(folder)
+@functools.lru_cache(maxsize=8)
+def _index(make: Callable[[Any], SearchIndex], origin: Hashable, mark: Hashable) -> SearchIndex:
+    """The index that `make` makes of `origin`; `mark` tells another state of its files."""
+    return make(origin)
 
 
-@functools.lru_cache(maxsize=4)
-def _index_of_file(path: str, mtime_ns: int, num_bytes: int) -> SearchIndex:
+def _index_of_file(path: str) -> SearchIndex:
     return build_in_memory(read_documents(path))
 
 
-@functools.lru_cache(maxsize=8)
-def _index_of_documents(documents: tuple[tuple[str, str], ...]) -> SearchIndex:
+def _index_of(documents: Sequence[tuple[str, str]]) -> SearchIndex:
     return build_in_memory([{"title": title, "text": text} for title, text in documents])
-
-
-@functools.cache
-def _threads() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(max_workers=2, thread_name_prefix="search")
-
-
-# Threads do not survive a fork: the child makes its own.
-os.register_at_fork(after_in_child=_threads.cache_clear)

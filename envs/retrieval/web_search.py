@@ -23,6 +23,9 @@ from rllib_arpo.envs.support.texts import valid_unicode
 _REFUSED = frozenset({401, 403, 432, 433})
 _MAX_DETAIL_BYTES, _MAX_DETAIL_CHARS = 4096, 200
 _SECRET = re.compile(r"(api|access|subscription).?(key|token)|^(key|token|secret|authorization)$", re.IGNORECASE)
+#: (method, path, parameters, headers) of a request.
+Request = tuple[str, str, dict[str, Any], dict[str, str]]
+
 _OWN_PARAMETERS = frozenset({"q", "query", "format", "count", "num", "max_results", "timeout"})
 
 
@@ -113,8 +116,8 @@ class WebEngine(WebOptions, SearchSource):
         return [valid_unicode(" ".join(page.split())) for page in pages if page][:top_k]
 
     @abstractmethod
-    def request(self, query: str, top_k: int) -> dict[str, Any]:
-        """Arguments of `httpx.AsyncClient.request`; the reply is JSON."""
+    def request(self, query: str, top_k: int) -> Request:
+        """What is sent, but for `backend_options`: GET sends the parameters in the address, POST as JSON."""
 
     @abstractmethod
     def results(self, reply: Any) -> Sequence[Mapping[str, Any]]:
@@ -123,8 +126,10 @@ class WebEngine(WebOptions, SearchSource):
     async def _ask(self, query: str, top_k: int) -> Any:
         import httpx
 
+        method, path, own, headers = self.request(query, top_k)
+        parameters = {"params" if method == "GET" else "json": {**self.backend_options, **own}}
         try:
-            response = await http_client().request(**self.request(query, top_k))
+            response = await http_client().request(method, f"{self.url}{path}", headers=headers, **parameters)
         except httpx.TransportError as error:
             raise TransientToolError(f"{self.title} cannot be reached ({type(error).__name__}).") from error
         except httpx.DecodingError as error:
@@ -155,12 +160,8 @@ class SearxNG(WebEngine):
 
     title = "SearxNG"
 
-    def request(self, query: str, top_k: int) -> dict[str, Any]:
-        return {
-            "method": "GET",
-            "url": f"{self.url}/search",
-            "params": {**self.backend_options, "q": query, "format": "json"},
-        }
+    def request(self, query: str, top_k: int) -> Request:
+        return "GET", "/search", {"q": query, "format": "json"}, {}
 
     def results(self, reply: Any) -> Sequence[Mapping[str, Any]]:
         if not reply["results"] and reply.get("unresponsive_engines"):
@@ -180,13 +181,10 @@ class Brave(WebEngine):
     max_query_chars = 400
     snippet = "description"
 
-    def request(self, query: str, top_k: int) -> dict[str, Any]:
-        return {
-            "method": "GET",
-            "url": f"{self.url}/web/search",
-            "params": {"text_decorations": "false", **self.backend_options, "q": query, "count": min(top_k, 20)},
-            "headers": {"Accept": "application/json", "X-Subscription-Token": self.key},
-        }
+    def request(self, query: str, top_k: int) -> Request:
+        plain = {"text_decorations": self.backend_options.get("text_decorations", "false")}
+        headers = {"Accept": "application/json", "X-Subscription-Token": self.key}
+        return "GET", "/web/search", {**plain, "q": query, "count": min(top_k, 20)}, headers
 
     def results(self, reply: Any) -> Sequence[Mapping[str, Any]]:
         if reply["type"] == "search" and "web" not in reply:
@@ -202,13 +200,8 @@ class Serper(WebEngine):
     key_variable = "SERPER_API_KEY"
     snippet = "snippet"
 
-    def request(self, query: str, top_k: int) -> dict[str, Any]:
-        return {
-            "method": "POST",
-            "url": f"{self.url}/search",
-            "json": {**self.backend_options, "q": query, "num": top_k},
-            "headers": {"X-API-KEY": self.key},
-        }
+    def request(self, query: str, top_k: int) -> Request:
+        return "POST", "/search", {"q": query, "num": top_k}, {"X-API-KEY": self.key}
 
     def results(self, reply: Any) -> Sequence[Mapping[str, Any]]:
         box = reply.get("answerBox")
@@ -225,13 +218,9 @@ class Tavily(WebEngine):
     key_variable = "TAVILY_API_KEY"
     max_query_chars = 400
 
-    def request(self, query: str, top_k: int) -> dict[str, Any]:
-        return {
-            "method": "POST",
-            "url": f"{self.url}/search",
-            "json": {**self.backend_options, "query": query, "max_results": min(top_k, 20)},
-            "headers": {"Authorization": f"Bearer {self.key}"},
-        }
+    def request(self, query: str, top_k: int) -> Request:
+        own = {"query": query, "max_results": min(top_k, 20)}
+        return "POST", "/search", own, {"Authorization": f"Bearer {self.key}"}
 
     def results(self, reply: Any) -> Sequence[Mapping[str, Any]]:
         return reply["results"]

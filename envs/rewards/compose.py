@@ -204,15 +204,12 @@ def find_reward(name: str | Reward) -> Reward:
     """The reward of that name, the function that "module:function" names, or the function itself.
 
     Raises:
-        ValueError: there is no such reward."""
-    if callable(name):
-        return name
-    if not isinstance(name, str):
-        raise ValueError(f"env_config['reward']: {name!r} is neither a name nor a function.")
-    if ":" not in name:
+        ValueError: there is no such reward.
+    """
+    if isinstance(name, str) and ":" not in name:
         check_known([name], REWARDS, "reward")
         return REWARDS[name]
-    found = import_named(name, "reward")
+    found: Any = import_named(name, "reward") if isinstance(name, str) else name
     if not callable(found):
-        raise ValueError(f"env_config['reward']: {name!r} is not a function.")
+        raise ValueError(f"env_config['reward']: {name!r} is neither a name nor a function.")
     return found

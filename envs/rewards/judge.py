@@ -70,31 +70,23 @@ class Judge:
         return cls(read_chat_client(config, "env_config['judge']"))
 
     async def __call__(self, answer: str, question: Question) -> float:
-        """1 if the judge finds `answer` correct, otherwise 0.
+        """1 if the judge finds `answer` correct, otherwise 0, also for an answer that the endpoint refuses.
 
         Raises:
             BrokenToolError: the judge cannot be reached, or cannot grade.
         """
-        await self.check()
-        return float(await self.verdict(question.messages[-1][1], question.answers, answer) == CORRECT)
-
-    async def verdict(self, question: str, references: tuple[str, ...], answer: str) -> str:
-        """CORRECT, INCORRECT or NOT_ATTEMPTED; INCORRECT also for an answer that the endpoint refuses.
-
-        Raises:
-            BrokenToolError: the judge cannot be reached, or refuses plain answers as well.
-        """
+        await self._check()
         try:
-            return await self._ask(question, references, answer) or INCORRECT
+            return float(await self._ask(question.messages[-1][1], question.answers, answer) == CORRECT)
         except TransientToolError as error:
             raise BrokenToolError(f"the judge cannot be asked: {error}") from error
         except ToolError:
             # An endpoint's filter may refuse what an answer says. If the judge still works, the answer is at fault.
             uncached = Judge(dataclasses.replace(self.client, cache_path=None))
             await shared_flight(("judge", uncached.client), uncached._grade_plain_answers)
-            return INCORRECT
+            return 0.0
 
-    async def check(self) -> None:
+    async def _check(self) -> None:
         """Lets the judge grade two plain answers, until it has passed once.
 
         Calls that arrive while a check of the same client is in progress, from any environment, share it and its

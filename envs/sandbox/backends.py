@@ -50,11 +50,11 @@ class Limits:
 
 
 class Backend(ABC):
-    """Runs programs; a dataclass whose fields are its configuration. Cheap to make: its resources are shared."""
+    """Runs programs; a dataclass whose fields are its configuration. Cheap to make: its resources are shared.
 
-    def check(self) -> None:
-        """Raises a ValueError, in one sentence, if it cannot work on this machine or with its configuration."""
-        return None
+    Raises:
+        ValueError: it cannot work on this machine or with its configuration.
+    """
 
     def prepare(self) -> None:
         """Does the slow work of the first call in advance; blocks."""
@@ -78,13 +78,11 @@ class LocalOptions:
     Attributes:
         packages: what the code can import beside the standard library: these, and what they require.
         preload: modules that are imported once, so that importing them in a call costs nothing.
-        interpreters: how many dispatchers fork calls at once; None: one for each CPU.
         unsafe: without bubblewrap: the code can do whatever this process's user can.
     """
 
     packages: tuple[str, ...] = DEFAULT
     preload: tuple[str, ...] = ("math", "numpy", "sympy")
-    interpreters: int | None = None
     unsafe: bool = False
 
 
@@ -92,7 +90,7 @@ class LocalOptions:
 class LocalBackend(LocalOptions, Backend):
     """One server for all tools of this process with the same configuration."""
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         if self.unsafe:
             return
         bubblewrap.check_available()
@@ -109,7 +107,7 @@ class LocalBackend(LocalOptions, Backend):
 
     def server(self) -> ForkServer:
         lines = [f"import {name}\n{WARM_UPS.get(name, '')}" for name in self.preload]
-        return shared_server("\n".join(lines), not self.unsafe, self.interpreters, self.packages)
+        return shared_server("\n".join(lines), not self.unsafe, self.packages)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +122,7 @@ class SandboxFusionBackend(Backend):
 
     url: str = ""
 
-    def check(self) -> None:
+    def __post_init__(self) -> None:
         if not self.url.startswith(("http://", "https://")):
             raise ValueError("The back-end sandbox_fusion needs backend_options={'url': 'http://...'}, its server.")
 

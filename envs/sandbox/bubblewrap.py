@@ -33,6 +33,7 @@ class SandboxError(ValueError):
     """The sandbox cannot start on this machine; the message is one sentence that says what to do."""
 
 
+@functools.cache
 def check_available() -> None:
     """Starts and ends an empty sandbox, once per process.
 
@@ -40,20 +41,16 @@ def check_available() -> None:
         SandboxError: bubblewrap is missing, the system denies it a necessary right, or the interpreter is inside the
             folder that becomes a call's own.
     """
-    if problem := _problem():
-        raise SandboxError(problem)
-
-
-@functools.cache
-def _problem() -> str | None:
     bwrap = find_bwrap()
     if bwrap is None:
-        return f"The python tool needs bubblewrap, which is not installed: {_INSTALL}; or {_UNSAFE}."
+        raise SandboxError(f"The python tool needs bubblewrap, which is not installed: {_INSTALL}; or {_UNSAFE}.")
     release = os.uname().release
     if tuple(map(int, re.findall(r"\d+", release)[:2])) < _MIN_LINUX:
-        return f"The python tool's sandbox needs Linux 5.14, not {release}; {_UNSAFE}."
+        raise SandboxError(f"The python tool's sandbox needs Linux 5.14, not {release}; {_UNSAFE}.")
     if hidden := [path for path in interpreter_files() if Path(CALL_FOLDER) in Path(path).parents]:
-        return f"The python tool's sandbox cannot show the interpreter {hidden[0]}: install it elsewhere; or {_UNSAFE}."
+        raise SandboxError(
+            f"The python tool's sandbox cannot show the interpreter {hidden[0]}: install it elsewhere; or {_UNSAFE}."
+        )
     try:
         with namespace_options() as (options, fds):
             command = [bwrap, *options, "--ro-bind", "/", "/", "--", sys.executable, "-S", "-c", ""]
@@ -61,12 +58,11 @@ def _problem() -> str | None:
         reason = "" if done.returncode == 0 else done.stderr.strip() or f"exit code {done.returncode}"
     except (OSError, subprocess.TimeoutExpired) as error:
         reason = str(error)
-    if not reason:
-        return None
-    return (
-        f"The python tool's sandbox is not permitted here ({bwrap}: {reason}): allow unprivileged user namespaces and"
-        f" install bubblewrap by {_INSTALL}; or {_UNSAFE}."
-    )
+    if reason:
+        raise SandboxError(
+            f"The python tool's sandbox is not permitted here ({bwrap}: {reason}): allow unprivileged user namespaces"
+            f" and install bubblewrap by {_INSTALL}; or {_UNSAFE}."
+        )
 
 
 def find_bwrap() -> str | None:

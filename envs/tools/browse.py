@@ -14,7 +14,7 @@ from rllib_arpo.envs.support.loop_thread import loop_thread
 from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.web.addresses import AddressRule, system_resolve
-from rllib_arpo.envs.web.fetch import FetchSettings, fetch
+from rllib_arpo.envs.web.fetch import fetch
 from rllib_arpo.envs.web.readable import Page, page_of, readers
 
 #: Number of characters of a page that the summarising model reads.
@@ -124,13 +124,8 @@ class BrowseTool(Tool):
         return Page.from_json(await self._cache.get_or_make(key, opened))
 
     async def _open(self, url: str) -> Page:
-        settings = FetchSettings(
-            rule=self._rule,
-            user_agent=self.user_agent,
-            max_bytes=self.max_page_bytes,
-            max_redirects=self.max_redirects,
-        )
-        return await page_of(await fetch(url, settings), self.links)
+        fetched = await fetch(url, self._rule, self.user_agent, self.max_page_bytes, self.max_redirects)
+        return await page_of(fetched, self.links)
 
     @cached_property
     def _rule(self) -> AddressRule:

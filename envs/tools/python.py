@@ -41,8 +41,8 @@ class PythonTool(Tool, LocalOptions):
             operating system's randomness may change.
         backend: "local" or "sandbox_fusion".
         backend_options: fields of the remote back-end's class, such as {"url": ...}.
-        packages, preload, interpreters, unsafe: of the local back-end, see `LocalOptions`. A remote one shows whatever
-            its server or template has installed.
+        packages, preload, unsafe: of the local back-end, see `LocalOptions`. A remote one shows whatever its server or
+            template has installed.
 
     Raises:
         ValueError: the back-end cannot work here (`SandboxError`: bubblewrap is missing or not permitted).
@@ -65,9 +65,7 @@ class PythonTool(Tool, LocalOptions):
         for key in ("time_limit_s", "memory_mb", "disk_mb"):
             if not getattr(self, key) > 0:
                 raise ValueError(f"The python tool's {key} must be more than 0, not {getattr(self, key)}.")
-        if self.interpreters is not None and self.interpreters < 1:
-            raise ValueError(f"The python tool's interpreters must be at least 1 or None, not {self.interpreters}.")
-        self._backend().check()
+        self._backend()
 
     @property
     def description(self) -> str:  # type: ignore[override]

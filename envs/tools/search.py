@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from rllib_arpo.envs.errors import ToolError
-from rllib_arpo.envs.retrieval.known import GrowingResults, KnownResults
+from rllib_arpo.envs.retrieval.known import KnownResults
 from rllib_arpo.envs.retrieval.sources import LocalOptions, LocalSource, SearchSource
 from rllib_arpo.envs.retrieval.web_search import ENGINES, WebOptions
 from rllib_arpo.envs.support.per_loop import shared_flight
@@ -25,9 +25,7 @@ ORDERS: dict[str, Callable[[list[str]], list[str]]] = {"best_first": list, "best
 
 LOCAL, OFFLINE, WEB = "local", "offline", "web"
 #: Option that is unset by default -> the kind of back-end to which it belongs.
-_OWNERS = {
-    "documents": LOCAL, "index": LOCAL, "base_url": WEB, "backend_options": WEB,
-}  # fmt: skip
+_OWNERS = {"documents": LOCAL, "index": LOCAL, "base_url": WEB, "backend_options": WEB}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,19 +95,37 @@ class SearchTool(Tool, LocalOptions, WebOptions):
         if not found:
             return NOTHING_FOUND
         text = "\n".join(found) if self.documents else as_pages(found)
-        if isinstance(self._known, GrowingResults):
+        if self._known is not None and self.backend in ENGINES:
             await asyncio.to_thread(self._known.put, query, text)
         return text
 
     @functools.cached_property
     def _source(self) -> SearchSource:
-        return _make_source(self.backend, {option.name: getattr(self, option.name) for option in fields(self)})
+        """What the back-end searches.
+
+        Raises:
+            ValueError: there is no such back-end, an option is for another kind of back-end, or one has a wrong value.
+            DataError: the documents or the index do not exist.
+        """
+        check_known([self.backend], SOURCES, "search back-end")
+        source: Any = SOURCES[self.backend]
+        own = {option.name: getattr(self, option.name) for option in fields(source)}
+        for option, owner in _OWNERS.items():
+            if getattr(self, option) and option not in own:
+                raise ValueError(
+                    f"{option!r} is an option of {owner} search back-ends, and the back-end is {self.backend!r}."
+                )
+        return source(**own)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy opens its files anew.
+        return {option.name: getattr(self, option.name) for option in fields(self)}
 
     @functools.cached_property
     def _known(self) -> KnownResults | None:
         if self.cache is None:
             return None
-        return GrowingResults(self.cache, self._settings()) if self.backend in ENGINES else KnownResults(self.cache)
+        return KnownResults(self.cache, self._settings() if self.backend in ENGINES else None)
 
     def _settings(self) -> dict[str, Any]:
         """The settings on which a web back-end's results depend, beside the query."""
@@ -138,22 +154,3 @@ class OfflineSource(SearchSource):
 
 #: Name of a back-end -> its class.
 SOURCES: dict[str, type[SearchSource]] = {LOCAL: LocalSource, OFFLINE: OfflineSource, **ENGINES}
-
-
-def _make_source(backend: str, options: Mapping[str, Any]) -> SearchSource:
-    """The source of a back-end.
-
-    Args:
-        options: those of the search tool, from which the source takes its own.
-
-    Raises:
-        ValueError: there is no such back-end, an option is for another kind of back-end, or one has a wrong value.
-        DataError: the documents or the index do not exist.
-    """
-    check_known([backend], SOURCES, "search back-end")
-    source: Any = SOURCES[backend]
-    own = {option.name: options[option.name] for option in fields(source)}
-    for option, owner in _OWNERS.items():
-        if options[option] and option not in own:
-            raise ValueError(f"{option!r} is an option of {owner} search back-ends, and the back-end is {backend!r}.")
-    return source(**own)

@@ -31,32 +31,22 @@ class Fetched:
     content: bytes
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FetchSettings:
-    """The addresses that may be opened, the client's name, and the limits of each response."""
-
-    rule: AddressRule
-    user_agent: str
-    max_bytes: int
-    max_redirects: int
-
-
-async def fetch(url: str, settings: FetchSettings) -> Fetched:
+async def fetch(url: str, rule: AddressRule, user_agent: str, max_bytes: int, max_redirects: int) -> Fetched:
     """The page to which a URL leads, perhaps by redirects, between which cookies are kept.
 
-    Takes no proxy and no credentials from the process's environment.
+    Takes no proxy and no credentials from the process's environment. The limits are those of each response.
 
     Raises:
         ToolError: the URL or an address is refused, the status is an error, the response is too large or broken, there
             are too many redirects.
         TransientToolError: no connection, or it was lost, or the server is busy.
     """
-    headers = {"User-Agent": settings.user_agent, "Accept": "*/*", "Accept-Encoding": _ENCODING}
+    headers = {"User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": _ENCODING}
     timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-    transport = GuardedTransport(settings.rule)
+    transport = GuardedTransport(rule)
     try:
         async with httpx.AsyncClient(transport=transport, headers=headers, timeout=timeout, trust_env=False) as client:
-            return await _follow(client, client.build_request("GET", url), settings)
+            return await _follow(client, client.build_request("GET", url), max_bytes, max_redirects)
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
         raise ToolError(f"{url} is not a URL that can be opened: {error}.") from error
     except zlib.error as error:
@@ -67,16 +57,16 @@ async def fetch(url: str, settings: FetchSettings) -> Fetched:
         raise TransientToolError(f"{url}: the connection failed ({error or type(error).__name__}).") from error
 
 
-async def _follow(client: httpx.AsyncClient, request: httpx.Request, settings: FetchSettings) -> Fetched:
-    for _ in range(settings.max_redirects + 1):
+async def _follow(client: httpx.AsyncClient, request: httpx.Request, max_bytes: int, max_redirects: int) -> Fetched:
+    for _ in range(max_redirects + 1):
         response = await client.send(request, stream=True)
         try:
             if response.next_request is None:
-                return await _read(response, settings.max_bytes)
+                return await _read(response, max_bytes)
             request = response.next_request
         finally:
             await response.aclose()
-    raise ToolError(f"{request.url}: more than {settings.max_redirects} redirects.")
+    raise ToolError(f"{request.url}: more than {max_redirects} redirects.")
 
 
 async def _read(response: httpx.Response, max_bytes: int) -> Fetched:

@@ -59,7 +59,7 @@ def index(tmp_path_factory) -> Path:
 
     folder = tmp_path_factory.mktemp("index")
     (folder / "wiki.jsonl").write_text(json.dumps({"title": "Oslo", "text": "The capital of Norway."}))
-    build_folder([folder / "wiki.jsonl"], folder / "wiki.index", show_progress=False)
+    build_folder([folder / "wiki.jsonl"], folder / "wiki.index")
     return folder / "wiki.index"
 
 

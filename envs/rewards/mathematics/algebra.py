@@ -42,10 +42,8 @@ def equal(theirs: Any, ours: Any) -> bool:
     """Whether two results of `parse` are equal; raises as `same` does."""
     if _is_relation(theirs) or _is_relation(ours):
         return _same_relation(theirs, ours)
-    if isinstance(theirs, sympy.Set) or isinstance(ours, sympy.Set):
-        return verify(theirs, ours, timeout_seconds=None)
-    agree = verify(theirs, ours, timeout_seconds=None) or _difference_is_zero(theirs, ours)
-    return bool(agree) and not _differ(theirs, ours)
+    are_sets = isinstance(theirs, sympy.Set) or isinstance(ours, sympy.Set)
+    return bool(verify(theirs, ours, timeout_seconds=None)) and (are_sets or not _differ(theirs, ours))
 
 
 def parse(latex: str) -> sympy.Basic:
@@ -67,14 +65,6 @@ def parse(latex: str) -> sympy.Basic:
     units = {symbol: sympy.I for symbol in parsed.free_symbols if symbol.name == "i"}
     with sympy.evaluate(False):  # `restating` sees what is left to do.
         return parsed.xreplace(units) if units else parsed
-
-
-def _difference_is_zero(gold: Any, answer: Any) -> bool:
-    if isinstance(gold, sympy.MatrixBase) != isinstance(answer, sympy.MatrixBase):
-        return False
-    if isinstance(gold, sympy.MatrixBase):
-        return gold.shape == answer.shape and all(sympy.simplify(entry) == 0 for entry in gold - answer)
-    return sympy.simplify(gold - answer) == 0
 
 
 def _differ(gold: Any, answer: Any) -> bool:

@@ -1,10 +1,9 @@
 """The program that runs pieces of Python, each in a process of its own with limits, fenced or not.
 
-It needs Linux and the standard library only: inside the fence nothing else of this package is visible. Four kinds of
+It needs Linux and the standard library only: inside the fence nothing else of this package is visible. Three kinds of
 processes, each the child of the one before:
 
-    main         imports and warms up what the calls need (`setup`), starts the dispatchers, replaces dead ones
-    dispatcher   accepts connections; forks a supervisor for each, never reads a byte of what it carries
+    main         imports and warms up what the calls need (`setup`), and forks a supervisor for each connection
     supervisor   one call: reads the request, enters namespaces of its own, keeps time and size of the output, replies
     program      the call's code
 

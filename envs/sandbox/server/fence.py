@@ -7,7 +7,7 @@ import shutil
 import signal
 import tempfile
 
-from . import landlock, namespaces, seccomp
+from . import kernel, seccomp
 
 MAX_THREADS, _MAX_PENDING_SIGNALS = 32, 128
 #: Without a fence the sum over a call's files has no limit, but each file has one.
@@ -33,14 +33,14 @@ class Fenced:
         self.memory_in_use = memory_in_use
 
     def fork(self):
-        return namespaces.fork()
+        return kernel.fork()
 
     def enter(self, disk_mb):
         """In the supervisor, process 1 of the new namespaces. Returns the call's folder, empty, `disk_mb` in all."""
-        namespaces.become_call_user(self.proc, *self.ids)
-        namespaces.mount_folder(self.folder, disk_mb)
-        namespaces.set_dumpable(False)
-        namespaces.drop_capabilities()
+        kernel.become_call_user(self.proc, *self.ids)
+        kernel.mount_folder(self.folder, disk_mb)
+        kernel.set_dumpable(False)
+        kernel.drop_capabilities()
         return self.folder
 
     def limits(self, disk_mb):
@@ -55,7 +55,7 @@ class Fenced:
 
     def confine(self, folder):
         """In the program, before any code runs: allows only the visible files and the listed system calls."""
-        landlock.restrict(folder)
+        kernel.restrict(folder)
         seccomp.install(self.filter)
 
     def kill(self, pid):
@@ -100,5 +100,5 @@ class Plain:
         shutil.rmtree(folder, ignore_errors=True)
 
     def end(self):
-        """Removes the folder; the dispatchers end with `main`, and the calls when their clients disappear."""
+        """Removes the folder; the calls end when their clients disappear."""
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,6 +1,6 @@
-"""The first process of the server: imports what the calls need, starts the dispatchers, keeps them alive.
+"""The first process of the server: imports what the calls need, and starts a supervisor for each call.
 
-It prints "ready" when calls can be made, or otherwise one line with the reason. It ends, together with all its
+It says "ready" through the queue when calls can be made, or otherwise why not. It ends, together with all its
 descendants, when the other end of the queue closes or the process that started it has ended.
 """
 
@@ -15,30 +15,26 @@ import site
 import socket
 import sys
 import tempfile
-import time
 
-from . import namespaces
-from .dispatcher import MAX_OPEN_FILES, keep_open, start_call, start_dispatcher
+from . import kernel
+from .call import STARTED, supervise
 from .fence import Fenced, Plain
-from .supervisor import STARTED
 
 #: Seconds that `setup` may take.
 _SETUP_TIMEOUT_S = 120
 _SELF_TEST = {"code": "1", "history": [], "timeout_s": 60.0, "memory_mb": 64, "disk_mb": 1, "max_output_bytes": 100}
-#: No process has more open files than this.
-_MANY_FILES = 1 << 20
-#: A dispatcher that dies sooner than this many seconds after its start is replaced only then.
-_MIN_LIFE_S = 0.2
+#: Limit on the open files of the server's processes, which keep none above it, and how many one may have before.
+_MAX_OPEN_FILES, _MANY_FILES = 4096, 1 << 20
 
 
 def main(config):
     """Runs the server.
 
     Args:
-        config: {"setup": code, "site_packages": folders, "interpreters": number of dispatchers, "places": calls at a
-            time in each, "queue", "owner", "proc": open files (the socket that brings the calls, the pidfd of the
-            process that started this one, /proc), "fenced": bool, "unprivileged_id": user and group to become, or
-            None, "folder": a fenced call's own folder, or the one below which unfenced calls have theirs}.
+        config: {"setup": code, "site_packages": folders, "places": calls at a time (more wait in the queue), "queue",
+            "owner", "proc": open files (the socket that brings the calls, the pidfd of the process that started this
+            one, /proc), "fenced": bool, "unprivileged_id": user and group to become, or None, "folder": a fenced call's
+            own folder, or the one below which unfenced calls have theirs}.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     take_files(config)
@@ -46,25 +42,26 @@ def main(config):
     sys.path += config["site_packages"]
     tempfile.tempdir = config["folder"]
     warm_up(config["setup"])
+    queue = socket.socket(fileno=config["queue"])
     try:
         memory_in_use = settle_memory(config["proc"])
         fence = (Fenced if config["fenced"] else Plain)(config["proc"], config["folder"], memory_in_use)
         self_test(fence)
     except OSError as error:
-        print(f"failed: {error}", flush=True)
+        queue.send(str(error).encode())
         sys.exit(1)
-    queue = socket.socket(fileno=config["queue"])
+    socket.send_fds(queue, [b"ready"], [os.pidfd_open(1)] if config["fenced"] else [])
     try:
-        keep_dispatchers(config, queue, fence)
+        serve(queue, config["owner"], config["places"], fence)
     finally:
         fence.end()
 
 
 def take_files(config):
-    """Keeps open only the files that `config` names, below MAX_OPEN_FILES, whatever their numbers were outside."""
+    """Keeps open only the files that `config` names, below _MAX_OPEN_FILES, whatever their numbers were outside."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     every = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
-    limit = min(MAX_OPEN_FILES, every)
+    limit = min(_MAX_OPEN_FILES, every)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
     for key in ("queue", "owner", "proc"):
         config[key] = os.dup(config[key])
@@ -77,7 +74,7 @@ def become(unprivileged_id):
         os.setgroups([])
         os.setresgid(*[unprivileged_id] * 3)
         os.setresuid(*[unprivileged_id] * 3)
-        namespaces.set_dumpable(True)
+        kernel.set_dumpable(True)
 
 
 def warm_up(setup):
@@ -126,30 +123,70 @@ def self_test(fence):
         raise OSError(f"a first call came to {result}")
 
 
-def keep_dispatchers(config, queue, fence):
-    """Replaces dead dispatchers until there is no client left."""
+def serve(queue, owner, places, fence):
+    """Starts a supervisor for each call that `queue` brings, as many at a time as there are places.
+
+    Never reads a byte of what a call's connection carries.
+    """
+    queue.setblocking(False)
     poll = select.poll()
-    poll.register(queue, 0)  # tells when its other end closes
-    poll.register(config["owner"], select.POLLIN)
-    running: dict[int, tuple[int, float]] = {}
-    ready = False
+    poll.register(owner, select.POLLIN)
+    pidfds: dict[int, int] = {}
     while True:
-        while len(running) < config["interpreters"]:
-            pid = start_dispatcher(queue, config["places"], fence)
-            pidfd = os.pidfd_open(pid)
-            running[pidfd] = pid, time.monotonic()
-            poll.register(pidfd, select.POLLIN)
-        if not ready:
-            print("ready", flush=True)
-            ready = True
+        # While every place is taken, only the end of the queue is reported.
+        poll.register(queue, select.POLLIN if len(pidfds) < places else 0)
         for fd, _ in poll.poll():
-            if fd not in running:
+            if fd in pidfds:
+                os.waitpid(pidfds.pop(fd), 0)
+                poll.unregister(fd)
+                os.close(fd)
+            elif fd == owner or not accept(queue, fence, poll, pidfds):
                 return
-            pid, begin = running.pop(fd)
-            poll.unregister(fd)
-            os.close(fd)
-            os.waitpid(pid, 0)
-            time.sleep(max(0.0, begin + _MIN_LIFE_S - time.monotonic()))
+
+
+def accept(queue, fence, poll, pidfds):
+    """Takes one call from the queue and starts it. Returns False if there will be no more calls."""
+    try:
+        message, fds, _, _ = socket.recv_fds(queue, 1, 1)
+    except ConnectionError:
+        return False
+    for fd in fds:
+        with socket.socket(fileno=fd) as connection:
+            try:
+                pid = start_call(connection, fence)
+            except OSError as error:
+                print(f"sandbox: no process for a call: {error}", file=sys.stderr, flush=True)
+                continue
+        pidfd = os.pidfd_open(pid)
+        pidfds[pidfd] = pid
+        poll.register(pidfd, select.POLLIN)
+    return bool(message)
+
+
+def start_call(connection, fence):
+    """Forks the call's supervisor, with no open file but `connection` and what the fence needs. Returns its id."""
+    pid = fence.fork()
+    if pid == 0:
+        code = 1
+        try:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+            keep_open({0, 1, 2, connection.fileno(), *fence.files})
+            supervise(connection, fence)
+            code = 0
+        except BaseException as error:
+            print(f"sandbox: a call's supervisor failed: {error!r}", file=sys.stderr, flush=True)
+        finally:
+            os._exit(code)
+    return pid
+
+
+def keep_open(fds, end=_MAX_OPEN_FILES):
+    """Closes every file below `end` but `fds`."""
+    first = 0
+    for fd in [*sorted(fds), end]:
+        if first < fd:  # an empty range would close all
+            os.closerange(first, fd)
+        first = fd + 1
 
 
 def run():

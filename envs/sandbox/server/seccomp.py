@@ -14,7 +14,7 @@ import ctypes
 import os
 import struct
 
-from .namespaces import check, syscall
+from .kernel import check, syscall
 
 _X86_64 = """
     read:0 write:1 open:2 close:3 stat:4 fstat:5 lstat:6 poll:7 lseek:8 mmap:9 mprotect:10 munmap:11 brk:12

@@ -32,7 +32,7 @@ def cities(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path, cities):
-    build_folder([cities], tmp_path / "index", show_progress=False)
+    build_folder([cities], tmp_path / "index")
     return tmp_path / "index"
 
 
@@ -63,25 +63,12 @@ def test_what_does_not_fit_is_named_and_leaves_nothing(tmp_path, capsys):
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_what_cannot_be_decoded_or_read_is_named(tmp_path):
-    texts = pyarrow.array([b"a", b"\xff"]).view(pyarrow.string())
-    pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
-    with pytest.raises(DataError, match=r"a\.parquet, one of the 2 rows from row 0 on: not UTF-8"):
-        list(read_documents(tmp_path / "a.parquet"))
-    for ending in ("jsonl", "json"):
-        path = tmp_path / f"a.{ending}"
-        path.symlink_to("/proc/self/mem")
-        with pytest.raises(DataError, match=rf"a\.{ending}: not readable \(.*Input/output error\)"):
-            list(read_documents(path))
-
-
 def test_one_command_builds_an_index(tmp_path, cities, capsys):
     more, output = tmp_path / "more.jsonl", tmp_path / "deep" / "index"
     more.write_text('{"text": "Graz is in Styria."}\n{"text": "Bregenz is on a lake."}')
     assert run_command("index", ["--output", str(output), str(cities), str(more)]) == 0
     done = capsys.readouterr()
     assert done.out == f"{output}: 5 passages.\n"
-    assert "100%" in done.err
     assert read_info(output) == {"version": 1, "num_passages": 5, "files": [str(cities), str(more)]}
     index = open_folder(output)
     assert index.num_documents == 5
@@ -119,13 +106,13 @@ def test_an_index_that_is_there_is_replaced_only_when_told(tmp_path, cities, fol
     other = tmp_path / "other.jsonl"
     other.write_text('{"text": "Oslo"}\n')
     with pytest.raises(DataError, match="exists; say --overwrite"):
-        build_folder([other], folder, show_progress=False)
+        build_folder([other], folder)
     bad = tmp_path / "bad.jsonl"
     bad.write_text("{")
     with pytest.raises(DataError, match="not JSON"):
-        build_folder([bad], folder, overwrite=True, show_progress=False)
+        build_folder([bad], folder, overwrite=True)
     assert open_folder(folder).num_documents == 3
-    assert build_folder([other], folder, overwrite=True, show_progress=False) == 1
+    assert build_folder([other], folder, overwrite=True) == 1
     assert open_folder(folder).search("oslo", 1) == [(0, "Oslo")]
     assert opened.search("rome", 1) == [(1, "Rome: Capital of Italy.")]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bad.jsonl", "cities.jsonl", "index", "other.jsonl"]
@@ -136,14 +123,14 @@ def test_a_folder_that_is_no_index_is_never_touched(tmp_path, cities):
     mine.mkdir()
     (mine / "thesis.txt").write_text("years of work")
     with pytest.raises(DataError, match="mine: exists and is not a search index"):
-        build_folder([cities], mine, overwrite=True, show_progress=False)
+        build_folder([cities], mine, overwrite=True)
     assert (mine / "thesis.txt").read_text() == "years of work"
     with pytest.raises(DataError, match="mine: no finished search index"):
         SearchTool(index=str(mine))
 
 
 def build_for_ever(output: str, building) -> None:
-    def endless(path, options, progress):
+    def endless(path, options):
         for row in range(10**9):
             yield row, {"text": f"passage {row}"}
             if row == 20_000:
@@ -153,7 +140,7 @@ def build_for_ever(output: str, building) -> None:
     # Ray Tune's handler, which tests before this one may have left, only notes the first SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     documents.READERS[".jsonl"] = endless
-    build_folder([Path(output).with_name("cities.jsonl")], output, show_progress=False)
+    build_folder([Path(output).with_name("cities.jsonl")], output)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -170,7 +157,7 @@ def test_an_interrupted_build_leaves_no_index(tmp_path, cities, number):
     assert len(list(tmp_path.glob("index.*"))) == (number == signal.SIGKILL)
     with pytest.raises(DataError, match="no finished search index"):
         open_folder(output)
-    assert build_folder([cities], output, show_progress=False) == 3
+    assert build_folder([cities], output) == 3
     assert open_folder(output).num_documents == 3
 
 
@@ -199,11 +186,3 @@ async def test_64_searches_at_once_find_what_one_after_the_other_finds(tmp_path,
     expected = [ToolResult(f"Page 1: {title}: {text}") for title, text in CITIES]
     found = await asyncio.gather(*(run_tool(tool, CITIES[i % 3][0]) for i in range(64)))
     assert found == [expected[i % 3] for i in range(64)]
-
-
-def test_a_long_query_is_no_burden():
-    index = build_in_memory([{"text": f"word{i} common"} for i in range(1000)])
-    begin = time.perf_counter()
-    index.search(" ".join(f"word{i} common" for i in range(1000)), 3)
-    # Some milliseconds on an idle machine.
-    assert time.perf_counter() - begin < 5

@@ -128,27 +128,9 @@ def test_a_tag_that_begins_in_a_result_does_not_end_in_the_next_turn(play):
     assert (reward, info.format_valid) == (-1.0, False)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "-1 or {gold}",
-        "-1, {gold}",
-        "({gold}, -1)",
-        "\\pm {gold}",
-        "-1 = {gold}",
-        "-1$ or ${gold}",
-        "{gold} -1",
-        "{gold} \\ne -1",
-        "-1 < {gold}",
-        "[0, 10^9]",
-        "\\mathbb{Z} \\ni {gold}",
-        "{gold}\\text{ if not }-1",
-        "\\text{the right answer}",
-        "{gold}1 \\text{ without its last digit}",
-        "{gold} + 0 \\cdot \\infty",
-    ],
-)
+@pytest.mark.parametrize("text", ["-1 or {gold}", "-1$ or ${gold}"])
 def test_an_answer_of_many_candidates_is_wrong(play, text):
+    """More of them are in `math_pairs.tsv`."""
     reward, info, _ = play(answer(text))
     assert reward <= HONEST_WRONG and info.accuracy == 0.0
 

