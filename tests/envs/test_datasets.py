@@ -25,7 +25,7 @@ def real_file(name: str) -> Path:
 
 def test_every_data_set_has_a_layout_here():
     assert set(SPECS) == set(LAYOUTS)
-    assert set(TASKS) == {*SPECS, "arithmetic", "catalogue", "seeds", "trails"}
+    assert set(TASKS) == {*SPECS, "arithmetic", "seeds", "trails"}
 
 
 @pytest.mark.parametrize("ending", WRITERS)

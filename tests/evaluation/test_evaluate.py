@@ -42,7 +42,7 @@ def no_engine(monkeypatch):
 
 @pytest.mark.parametrize(("tasks", "more", "message"), [
     ("arithmetik", [], "Unknown task 'arithmetik': did you mean 'arithmetic'?"),
-    ("arithmetic", ["--data", "catalogue=x.jsonl"], "Unknown task in --data or --env-config 'catalogue'"),
+    ("arithmetic", ["--data", "trails=x.jsonl"], "Unknown task in --data or --env-config 'trails'"),
     ("parquet", ["--data", "parquet=/nowhere/x.parquet"], "/nowhere/x.parquet"),
     ("arithmetic", ["--data", "arithmetic"], "--data 'arithmetic': write TASK=PATH."),
     ("arithmetic", ["--env-config", '{"arithmetic": {"sede": 1}}'], "Unknown env_config key 'sede': did you mean"),
@@ -233,8 +233,8 @@ def test_another_task_joins_the_folder_and_nothing_is_asked_again(finished, monk
         return ask(arm, numbers, *args, **kwargs)
 
     monkeypatch.setattr(runner, "ask", recorded_ask)
-    assert run_command("evaluate", [*finished.command, "--output", str(folder), "--tasks", "arithmetic,catalogue"]) == 0
-    assert asked == [("catalogue", "direct", 10), ("catalogue", "tools", 10)]
+    assert run_command("evaluate", [*finished.command, "--output", str(folder), "--tasks", "arithmetic,trails"]) == 0
+    assert asked == [("trails", "direct", 10), ("trails", "tools", 10)]
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["arms"][:1] == finished.summary["arms"][:1]
 

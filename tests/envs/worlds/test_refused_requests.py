@@ -122,5 +122,5 @@ def test_messages_that_the_template_does_not_take_are_a_refused_request_also_in_
 
 
 def test_a_task_s_own_tools_are_not_made_beside_an_agent_of_an_api(make_tool_env, tmp_path):
-    asked = {"task": "catalogue", "model_name_or_path": calling_folder(tmp_path)}
+    asked = {"task": "arithmetic", "model_name_or_path": calling_folder(tmp_path)}
     assert make_tool_env(world=adder, protocol="function_calling", **asked).tool_names == ("text",)
