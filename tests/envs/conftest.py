@@ -30,7 +30,7 @@ def tokenizer_folder(tmp_path_factory) -> str:
 
 @pytest.fixture
 def make_tool_env(tokenizer_folder):
-    """make_tool_env(...) -> a ToolEnv with the byte tokenizer; of arithmetic with two tools or, with a world, of seeds."""
+    """make_tool_env(...) -> a ToolEnv with the byte tokenizer, by default of arithmetic with two tools."""
 
     def make(**env_config) -> ToolEnv:
         task = {} if {"world", "task"} & set(env_config) else {"task": "arithmetic", "tools": TOOLS}

@@ -41,19 +41,12 @@ def test_a_class_that_no_worker_can_import_travels_with_the_settings(ray_cluster
     assert ray.get(ask.remote({"model_name_or_path": model_folder, "task": TenthsTask})) == "squares/5"
 
 
-def test_right_configurations_pass(tokenizer_folder):
-    validate_env_config("ToolMath-v0", {"model_name_or_path": tokenizer_folder, "split": "test"})
-    validate_env_config("CartPole-v1", {"anything": 1})
-
-
-def test_the_name_of_an_environment_implies_its_task():
+def test_the_name_of_an_environment_implies_its_task_and_is_known_to_tune(tokenizer_folder):
     context = with_task("ToolMath-v0", EnvContext({}, worker_index=3))
     assert (context, context.worker_index) == ({"task": "arithmetic"}, 3)
     with pytest.raises(ValueError, match="ToolMath-v0 asks the questions of the task 'arithmetic'"):
         with_task("ToolMath-v0", {"task": "trails"})
-
-
-def test_the_names_are_known_to_tune(tokenizer_folder):
+    validate_env_config("CartPole-v1", {"anything": 1})
     register_envs()
     for name in ENVIRONMENTS:
         assert _global_registry.contains(ENV_CREATOR, name)

@@ -249,6 +249,13 @@ def test_tools_may_share_a_world_which_is_closed_with_the_question(begun, turn, 
     asyncio.run(env.close_question())
     # Those of the trajectories; then the copy is checked in others.
     assert sorted(closed[:2]) == [["a"], ["a", "b"]]
+    # A question that cannot be made leaves nothing of the one before.
+    before = list(closed)
+    monkeypatch.setattr(type(env.task), "question", lambda *_args: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        env.reset()
+    asyncio.run(env.close_question())
+    assert closed == before
 
 
 def test_another_environment_shares_what_never_changes(begun, turn, notebook):

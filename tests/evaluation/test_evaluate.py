@@ -68,7 +68,6 @@ def no_engine(monkeypatch):
     ("arithmetic", ["--temperature", "0", "--top-k", "5"], "top_k=5: at temperature 0 the likeliest token is"),
     ("arithmetic", ["--entropies", "--repetition-penalty", "1.1"], "repetition_penalty=1.1: entropies are not"),
     ("arithmetic", ["--max-calls-per-tool", "search=2"], "Unknown tool in --max-calls-per-tool 'search': known"),
-    ("arithmetic", ["--max-calls-per-tool", "python=5"], "['python'] = 5 would do nothing: max_tool_calls = 3"),
     ("arithmetic", ["--model", "A=m", "--model", "B=m"], "--model B=m: m has the method 'A' already."),
     ("arithmetic", ["--model", "org/m=x", "--model", "org/m"], "--model org/m: another model has the method 'org/m'."),
     ("arithmetic", ["--seed", "4294967296"], "seed=4294967296: must be from 0 to 2**32 - 1."),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +18,6 @@ from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.mcp import McpTools
-from rllib_arpo.envs.worlds.mcp_session import McpSession
 from rllib_arpo.envs.worlds.session import WorldSession
 from tests.helpers.other_python import free_port, running
 
@@ -68,10 +64,8 @@ def test_a_servers_tools_are_tools(stdio):
     ("name", "argument", "expected"),
     [
         ("price", "brass lamp", ToolResult("12")),
-        ("price", '{"item": "oak chair"}', ToolResult("30")),
         ("price", '{"name": "oak chair"}', ToolResult("""no item '{"name": "oak chair"}'""")),
         ("multiply", '{"a": 7, "b": 12, "unit": " crowns"}', ToolResult("84 crowns")),
-        ("multiply", "7 12", ToolResult("multiply takes one JSON object with 'a', 'b', 'unit'.", ERROR)),
         ("fail", "no such order", ToolResult("Error executing tool fail: no such order", ERROR)),
     ],
 )
@@ -139,14 +133,7 @@ async def test_each_trajectory_and_each_fork_has_a_server_of_its_own(make_tool_e
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "breaks",
-    [
-        "<die> {} </die>",
-        '<sleep> {"seconds": 60} </sleep>',
-        '<multiply> {"a": 1, "b": 1, "unit": "\\ud83d"} </multiply>',
-    ],
-)
+@pytest.mark.parametrize("breaks", ["<die> {} </die>", '<sleep> {"seconds": 60} </sleep>'])
 async def test_a_call_that_breaks_costs_neither_its_neighbours_nor_its_own_trajectory(make_tool_env, breaks):
     env = make_tool_env(tools={"mcp": {"servers": {"shop": STDIO}, "timeout_s": 10.0}})
     env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 3})
@@ -155,43 +142,6 @@ async def test_a_call_that_breaks_costs_neither_its_neighbours_nor_its_own_traje
     found += [*answers, *[await said(env, agent, COUNT) for agent in "012"]]
     await env.close_question()
     assert found == ["1", "1", "1", "2", "2", "2", "3", "3"]
-
-
-#: A server whose only tool is answered by what its argument says, with the request's id in place of ID.
-ANSWERS = """
-import json, sys
-for line in sys.stdin:
-    request = json.loads(line)
-    version = request.get("params", {}).get("protocolVersion")
-    result = {
-        "initialize": {"protocolVersion": version, "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}},
-        "tools/list": {"tools": [{"name": "say", "inputSchema": {"type": "object", "properties": {"a": {}}}}]},
-    }.get(request["method"])
-    answer = json.dumps({"jsonrpc": "2.0", "id": request.get("id"), "result": result})
-    if request["method"] == "tools/call":
-        answer = request["params"]["arguments"]["a"].replace("ID", str(request["id"]))
-    if "id" in request:
-        sys.stdout.buffer.write(answer.encode("latin-1") + b"\\n")
-        sys.stdout.flush()
-"""
-
-
-def test_an_answer_that_cannot_be_read_is_an_error_at_once():
-    say = expand({"s": {"command": sys.executable, "args": ["-c", ANSWERS], "shared": True}}, timeout_s=60.0)["say"]
-
-    def said(rest: str, before: str = "") -> ToolResult:
-        return call(say, json.dumps({"a": f'{before}{{"jsonrpc": "2.0", "id": ID{rest}}}'}))
-
-    unread = ToolResult("The MCP server's answer to 'say' cannot be read.", ERROR)
-    text = ', "result": {"content": [{"type": "text", "text": "%s"}]}'
-    begin = time.monotonic()
-    assert said(text % "\\ud83d") == unread
-    assert said("") == unread
-    assert said(f', "result": {"[" * 5000}{"]" * 5000}') == unread
-    assert said(', "error": {"code": "x", "message": 5}') == unread
-    assert said(text % "fine", before="a line of a log\n") == ToolResult("fine")
-    assert said(text % "\xff") == ToolResult("\ufffd")
-    assert time.monotonic() - begin < 30
 
 
 def test_names_that_clash_get_the_servers_name():
@@ -203,21 +153,3 @@ def test_keys_are_passed_on_by_name(monkeypatch):
     monkeypatch.setenv("SHOP_KEY", "hunter2")
     tools = expand({"shop": {**STDIO, "pass_env": ["SHOP_KEY"]}})
     assert re.fullmatch(r"\d+ hunter2", call(tools["pid"], "{}").text)
-
-
-def test_a_name_that_no_tag_can_carry_is_refused():
-    code = (
-        "from mcp.server.mcpserver import MCPServer\n"
-        "server = MCPServer('odd')\n"
-        "server.add_tool(lambda: 'x', name='an odd/name')\n"
-        "server.run('stdio')"
-    )
-    with pytest.raises(ValueError, match=r"'odd': 'an odd/name' cannot be the name of a tool"):
-        expand({"odd": {"command": sys.executable, "args": ["-c", code]}})
-
-
-def test_a_server_with_two_tools_of_one_name_is_refused(monkeypatch):
-    price = SimpleNamespace(name="price", description="", input_schema={})
-    monkeypatch.setattr(McpSession, "list_tools", lambda self: [price, price])
-    with pytest.raises(ValueError, match=r"^The MCP server 'shop': there are two tools 'price'\.$"):
-        expand({"shop": STDIO})

@@ -57,7 +57,7 @@ def session_with(monkeypatch):
         left = list(kinds)
 
         @contextlib.asynccontextmanager
-        async def client_of(server, on_unread):
+        async def client_of(server):
             client = FakeClient(left.pop(0))
             try:
                 async with asyncio.timeout(0.1 if client.kind == "ends" else None):
@@ -82,7 +82,7 @@ async def said(session: McpSession, tool: str) -> str:
 async def in_a_world(session: McpSession, tool: str) -> str:
     """The same by a trajectory that acts in a shared session."""
     maker = WorldMaker("The server", lambda: McpWorld(session, {}, 60.0))
-    return (await WorldSession(maker, Question("q", (), (), QA, "q")).say(Call(tool, {}))).text
+    return (await WorldSession(maker, Question("q", (), (), QA, "q")).act(Call(tool, {}))).text
 
 
 async def given_up(call, after_s: float) -> None:
@@ -113,16 +113,6 @@ def test_a_shared_server_that_dies_is_opened_again_once_a_call_and_nothing_is_re
     asyncio.run(session._close())
     assert asyncio.run(in_a_world(session, "b")) == "The server was lost twice in one action (gone)."
     assert asyncio.run(in_a_world(session, "c")) == "c answers"
-
-
-async def test_what_a_trajectory_did_in_a_shared_session_is_not_repeated(session_with):
-    mcp = session_with("counts", "counts")
-    maker = WorldMaker("The server", lambda: McpWorld(mcp, {}, 60.0))
-    root = WorldSession(maker, Question("q", (), (), QA, "q"))
-    found = [(await root.say(Call("count", {}))).text for _ in range(2)]
-    found.append((await root.fork().say(Call("count", {}))).text)
-    await mcp.close()
-    assert [*found, (await root.say(Call("count", {}))).text] == ["1", "2", "3", "1"]
 
 
 async def test_a_trajectorys_session_that_is_lost_is_not_opened_again(session_with):

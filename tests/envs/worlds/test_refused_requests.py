@@ -12,6 +12,8 @@ from tests.helpers.api_agents import adder, client_of, said, trunk_of, user
 from tests.helpers.chat_templates import calling_folder
 from tests.helpers.trees import endings
 
+WRONG = {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{"}}
+
 
 async def told(endpoint, row):
     """What the endpoint answers to requests that are wrong, as one text that the model reads."""
@@ -31,6 +33,7 @@ async def told(endpoint, row):
             await ask(begin, answer, {"role": "critic", "content": "No."}),
             await ask(begin, answer, begin, tools=["add"]),
             await ask(begin, answer, "On."),
+            await ask(begin, answer, {"role": "assistant", "tool_calls": [WRONG]}),
             *[
                 (await http.post(path, json={"input": "Hi"})).json()["error"]["message"]
                 for path in ("responses", "v1/messages")
@@ -44,12 +47,12 @@ async def told(endpoint, row):
 async def test_wrong_requests_are_refused_and_counted():
     play = trunk_of(told)
     await play.ready()
-    first = await play.say(WholeTurn("Hi."))
-    last = await play.say(WholeTurn("So."))
+    first = await play.act(WholeTurn("Hi."))
+    last = await play.act(WholeTurn("So."))
     refused = play.maker.sample.take_refused()
     await play.close()
     (message,) = first.messages
-    assert (message["role"], last.done, refused) == ("user", True, 9)
+    assert (message["role"], last.done, refused) == ("user", True, 10)
     assert message["content"].split("\n") == [
         "This request adds no message to the conversation.",
         "The endpoint gives one choice: n must be 1.",
@@ -57,6 +60,8 @@ async def test_wrong_requests_are_refused_and_counted():
         "The endpoint takes messages of system, user, assistant, tool, not of 'critic'.",
         "The tools of a request must be a list of objects.",
         "A message is not one of chat completions (AttributeError: 'str' object has no attribute 'get').",
+        "A message is not one of chat completions (JSONDecodeError: Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1)).",
         *[
             f"The endpoint answers POST /v1/chat/completions and GET /v1/models, not {asked}."
             for asked in ("POST /v1/responses", "POST /v1/v1/messages", "GET /v1/chat/completions")

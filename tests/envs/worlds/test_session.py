@@ -1,11 +1,11 @@
-"""A world as a trajectory plays it: the ways of forking, options, random numbers, and what a world may not do."""
+"""A world of any kind as a trajectory plays it: the ways of forking, random numbers, and what a world may not do."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,27 +13,68 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rllib_arpo.envs.errors import ContractError
-from rllib_arpo.envs.worlds import Reply
+from rllib_arpo.envs.rewards import FinishedPath
+from rllib_arpo.envs.worlds import Call, Reply
 from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.session import WorldSession
-from tests.helpers.worlds import Counter, Forked, Replayed, texts, trunk_of
+from tests.helpers.far_worlds import Sums
+from tests.helpers.openenv_server import OpenEnvServer
+from tests.helpers.safe import Safe
+from tests.helpers.worlds import (
+    QUESTION,
+    Counter,
+    CountingEnv,
+    Forked,
+    Replayed,
+    RollingEnv,
+    counting,
+    far,
+    number,
+    rolling,
+    texts,
+    trunk_of,
+)
 
-WAYS = {Forked: "fork", Counter: "copy", Replayed: "replay"}
+#: Kind of world -> one that counts up by what is said, and how it forks.
+KINDS: dict[str, tuple[Any, str]] = {
+    "forks itself": (Forked, "fork"),
+    "copied": (Counter, "copy"),
+    "replayed": (Replayed, "replay"),
+    "class": (Sums, "copy"),
+    "class, in threads": ({Sums: {"blocking": True}}, "copy"),
+    "program": (counting, "replay"),
+    "gymnasium": ({CountingEnv: {"read": number}}, "copy"),
+    "far": (far("Adder"), "fork"),
+    "far, replayed": (far("Locked"), "replay"),
+    "far class": (far("Sums"), "fork"),
+    "openenv": ({"openenv": {"read": "message"}}, "replay"),
+}
 
 
-@settings(max_examples=40, deadline=None)
+@pytest.fixture(scope="module")
+def server():
+    with OpenEnvServer() as server:
+        yield server
+
+
+@settings(max_examples=80, deadline=None)
 @given(
-    make=st.sampled_from(list(WAYS)),
+    kind=st.sampled_from(list(KINDS)),
     moves=st.lists(
         st.tuples(st.integers(0, 9), st.sampled_from(["fork", "later", "no", "1", "2", "30"])), min_size=1, max_size=25
     ),
 )
-def test_whatever_is_played_parents_and_children_stay_apart(make, moves):
+def test_whatever_is_played_parents_and_children_stay_apart(server, kind, moves):
     """A move is of one of the plays so far; of a fork that begins "later" another fork plays. The twin: sums."""
+    world, way = KINDS[kind]
+    trunk = trunk_of({"openenv": {"url": server.url, "read": "message"}} if kind == "openenv" else world)
+
+    async def said(play: WorldSession, text: str) -> str:
+        return (await play.act(Call("add", {"number": text}) if "class" in kind else text)).text
 
     async def play_all():
-        trunk = trunk_of(make)
         await trunk.ready()
+        assert trunk.opening == "begin at 1"
         plays, sums = [trunk.fork_root(), trunk.fork_root()], [1, 1]
         placeholders = set()
         for which, move in moves:
@@ -48,10 +89,13 @@ def test_whatever_is_played_parents_and_children_stay_apart(make, moves):
                 placeholders.remove(which)
             sums[which] += 0 if move == "no" else int(move)
             told = "that is no number" if move == "no" else str(sums[which])
-            assert await texts(plays[which], move) == [told]
-        assert plays[0].maker.fork_method == WAYS[make]
+            assert await said(plays[which], move) == told
+        for play in plays:
+            await play.ready()
+        assert trunk.maker.fork_method == way
         for play in (trunk, *plays):
             await play.close()
+        await CopyChecks().check(plays)
 
     asyncio.run(play_all())
 
@@ -117,17 +161,32 @@ class Forgetful(Counter):
         return None
 
 
+class Unpaid(Safe):
+    def reset(self, seed):
+        """Begins."""
+
+    def get_reward(self):
+        return None
+
+
+FINISHED = FinishedPath(QUESTION, (), True)
+DEMANDED = 'The world has forks_by = "copy", and copy.deepcopy raises TypeError: '
+
+
 @pytest.mark.parametrize(
     ("make", "what", "said", "error", "sentence"),
     [
-        (Wrong, "say", "text", ContractError, "The world must return a Reply with a text, not 'text'."),
-        (Wrong, "say", "nan", ContractError, "The world: the reward of 'nan' must be a finite number, not nan."),
-        (Wrong, "say", "cancelled", RuntimeError, "it waited for something that was cancelled"),
+        (Wrong, "act", "text", ContractError, "The world must return a Reply with a text, not 'text'."),
+        (Wrong, "act", "nan", ContractError, "The world: the reward of 'nan' must be a finite number, not nan."),
+        (Wrong, "act", "cancelled", RuntimeError, "it waited for something that was cancelled"),
         (Wrong, "score", "", ContractError, "The world: score raises ZeroDivisionError: division by zero."),
         (Wrong, "score", "number", ContractError, "The world: score must return a Score or None, not 1.0."),
+        (Unpaid, "score", FINISHED, ContractError, "Unpaid.get_reward must be a finite number, not None."),
+        (far("Unpaid"), "score", FINISHED, ContractError, "The world: score raises RuntimeError: TypeError: float() "),
         (Unforkable, "fork", "", ContractError, "The world cannot fork by 'fork'."),
         (Forgetful, "fork", "", ContractError, "The world: fork must return a World, not None."),
-        (Demanded, "fork", "", ContractError, 'The world has forks_by = "copy", and copy.deepcopy raises TypeError: '),
+        (Demanded, "fork", "", ContractError, DEMANDED),
+        (far("Locked", forks_by="copy"), "fork", "", ContractError, DEMANDED),
     ],
 )
 async def test_what_a_world_may_not_do(make, what, said, error, sentence):
@@ -138,20 +197,22 @@ async def test_what_a_world_may_not_do(make, what, said, error, sentence):
     assert str(raised.value).startswith(sentence)
 
 
-async def test_each_world_has_its_random_numbers_and_a_fork_its_parents():
-    class Dice(Counter):
-        """Draws from both generators, across a wait."""
+class Dice(Counter):
+    """Draws from both generators, across a wait."""
 
-        async def act(self, action):
-            first = random.randrange(10**6)
-            await asyncio.sleep(0)
-            return Reply(f"{first} {np.random.randint(10**6)}")
+    async def act(self, action):
+        first = random.randrange(10**6)
+        await asyncio.sleep(0)
+        return Reply(f"{first} {np.random.randint(10**6)}")
 
+
+@pytest.mark.parametrize("make", [Dice, rolling, RollingEnv, far("Dice")])
+async def test_each_world_has_its_random_numbers_and_a_fork_its_parents(make):
     def seed() -> None:
         random.seed(7)
         np.random.seed(7)
 
-    trunk = trunk_of(Dice)
+    trunk = trunk_of(make)
     one, two = trunk.fork(), trunk.fork()
     seed()
     outside = random.random(), np.random.random()
@@ -163,6 +224,8 @@ async def test_each_world_has_its_random_numbers_and_a_fork_its_parents():
     assert await texts(child, "") == await texts(one, "")
     await CopyChecks().check([child])
     assert (random.random(), np.random.random()) == outside
+    for play in (one, two, child):
+        await play.close()
 
 
 @pytest.mark.parametrize("make", [Forked, Replayed])
