@@ -10,7 +10,6 @@ import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.errors import DataError
-from tests.helpers.chat_templates import QWEN3, calling_folder
 
 SAFE = "tests.helpers.safe:Safe"
 ROW = {"prompt": "Open the safe.", "code": "123"}
@@ -38,19 +37,6 @@ def test_a_class_of_trl_is_played_and_forked_by_tags(started, turn):
     asyncio.run(env.close_question())
     assert turn(started(), "0", "<turn> 123 ")[1] == -1.0
     assert turn(started(reward={"valid_format": 2.0}), "0", "<turn> 123 ")[1] == 0.0
-
-
-def test_and_by_native_function_calls(started, turn, tmp_path):
-    env = started(model_name_or_path=calling_folder(tmp_path / "calling", QWEN3), protocol="function_calling")
-    prompt = env.tokenizer.decode(env._prompt.tolist())
-    properties = {"digits": {"type": "string", "description": "The whole code."}}
-    schema = {"type": "object", "properties": properties, "required": ["digits"]}
-    told = {"type": "function", "function": {"name": "turn", "description": "Tries a code.", "parameters": schema}}
-    assert json.loads(prompt.rpartition("<tools>")[2].partition("</tools>")[0]) == told
-    call = '<tool_call>\n{"name": "turn", "arguments": {"digits": "103"}}\n</tool_call>'
-    assert "<tool_response>\n2 of 3 are right.\n</tool_response>" in turn(env, "0", call)[0]
-    # Text without a call ends the trajectory, and the class scores it.
-    assert turn(env, "0", "I give up.<|im_end|>")[2].stop_reason == StopReason.ANSWER
 
 
 class Meeting:
