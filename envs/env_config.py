@@ -78,19 +78,12 @@ class ToolEnvConfig:
             if (value := getattr(self, key)) is not None:
                 check_count(key, value, 1)
         check_count("max_tool_calls", self.max_tool_calls, 0)
-        self._check_tool_limits()
-
-    def _check_tool_limits(self) -> None:
         if not isinstance(self.max_calls_per_tool, Mapping):
             raise ValueError("env_config['max_calls_per_tool'] must be an object: tool name -> number of calls.")
         for name, limit in self.max_calls_per_tool.items():
             key = f"env_config['max_calls_per_tool'][{name!r}]"
             if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
                 raise ValueError(f"{key} must be an integer >= 1, not {limit!r}.")
-            if limit >= self.max_tool_calls:
-                raise ValueError(
-                    f"{key} = {limit} would do nothing: max_tool_calls = {self.max_tool_calls} must be larger."
-                )
 
     def make_scorer(self, comparisons: Mapping[str, Comparison] | None = None) -> Scorer:
         """The scorer, which compares answers and rewards finished paths; `comparisons` are the task's own."""
@@ -153,12 +146,7 @@ def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task,
 def _check_turns(config: ToolEnvConfig, world: WorldMaker) -> None:
     if config.protocol != "function_calling":
         raise ValueError("env_config['protocol'] must be 'function_calling' for a world that takes turns.")
-    useless = {
-        "['tools']": config.tools,
-        "['max_calls_per_tool']": config.max_calls_per_tool,
-        "['world']: instruction": world.sample.instruction,
-    }
-    for key, value in useless.items():
+    for key, value in (("['tools']", config.tools), ("['world']: instruction", world.sample.instruction)):
         if value:
             raise ValueError(
                 f"env_config{key} would do nothing: {world.name} takes turns, and the model reads its messages alone."

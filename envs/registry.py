@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 #: Environment name -> task; None: `env_config["task"]` names it.
 ENVIRONMENTS: dict[str, str | None] = {
     "ToolMath-v0": "arithmetic",
-    "Catalogue-v0": "catalogue",
     "Trails-v0": "trails",
     "ParquetQuestions-v0": "parquet",
     "ToolEnv-v0": None,

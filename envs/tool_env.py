@@ -26,14 +26,21 @@ from rllib_arpo.envs.forkable_env import (
     StepResult,
 )
 from rllib_arpo.envs.path_state import PathState
-from rllib_arpo.envs.prompt import asked_alone, build_prompt, checked_prompt, with_opening
+from rllib_arpo.envs.prompt import (
+    UnreadableError,
+    asked_alone,
+    build_prompt,
+    checked_prompt,
+    first_messages,
+    next_messages,
+    with_opening,
+)
 from rllib_arpo.envs.protocols.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, Parsed, end_of_turn
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tools.tool import Tool, cut, run_tool
-from rllib_arpo.envs.worlds.conversation import UnreadableError, first_messages, next_messages
 from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.session import WorldSession
@@ -124,12 +131,6 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     def take_refused(self) -> int:
         return 0 if self._make_world is None else self._make_world.sample.take_refused()
-
-    def get_observation_space(self, agent_id: str) -> gym.Space:
-        return self.observation_space
-
-    def get_action_space(self, agent_id: str) -> gym.Space:
-        return self.action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
         """See `ForkableMultiAgentEnv`. Where there is a world, it is reset too, and the result must be awaited."""
@@ -267,7 +268,7 @@ class ToolEnv(ForkableMultiAgentEnv):
             return self.protocol.reply(self.chat, cut(self.tokenizer, reply.text, limit), state.context[-1]), False
 
         try:
-            return await self._act(agent_id, state, TEXT, str(said), partial(session.say, said), framed)
+            return await self._act(agent_id, state, TEXT, str(said), partial(session.act, said), framed)
         except UnreadableError as error:
             tried = dataclasses.replace(state, calls=(*state.calls, TEXT))
             return await self._say(agent_id, tried, WholeTurn("", refused=str(error)))

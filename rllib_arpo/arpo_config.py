@@ -26,7 +26,7 @@ class ARPOConfig(OptionMethods):
 
         config = (
             ARPOConfig()
-            .environment("Catalogue-v0")
+            .environment("ToolMath-v0")
             .language_model(model_name_or_path="HuggingFaceTB/SmolLM2-135M-Instruct")
             .adaptive_rollout(num_rollouts=8, num_initial_rollouts=4)
             .training(lr=3e-5, questions_per_batch=6, questions_per_minibatch=6)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from rllib_arpo.envs.tasks.arithmetic import ArithmeticTask
-from rllib_arpo.envs.tasks.catalogue import CatalogueTask
 from rllib_arpo.envs.tasks.dataset import DatasetTask
 from rllib_arpo.envs.tasks.seeds import SeedsTask
 from rllib_arpo.envs.tasks.specs import SPECS
@@ -15,7 +14,6 @@ __all__ = ["TASKS", "DatasetTask", "Task"]
 #: Name -> task class, a dataclass whose fields are keys of `env_config`; `task` itself may be one of them.
 TASKS: dict[str, type[Task]] = {
     "arithmetic": ArithmeticTask,
-    "catalogue": CatalogueTask,
     "seeds": SeedsTask,
     "trails": TrailsTask,
     **dict.fromkeys(SPECS, DatasetTask),

@@ -120,7 +120,7 @@ class DatasetTask(Task):
             paths = [self.path] if isinstance(self.path, str | os.PathLike) else self.path
             if not (isinstance(paths, list | tuple) and all(isinstance(path, str | os.PathLike) for path in paths)):
                 raise ValueError(f"env_config['path'] must be a file's name, or a list of them, not {self.path!r:.80}.")
-            return tuple(_checked(open_file(str(path)), self.spec) for path in paths)
+            return tuple(open_file(str(path)) for path in paths)
         hub = self.spec.hub
         hub_id = self.hub_id or (hub and hub.hub_id)
         if hub_id is None:
@@ -131,7 +131,7 @@ class DatasetTask(Task):
                 f"{hub_id} has no split for env_config['split'] = {self.split!r}: name one by env_config['hub_split']."
             )
         config = self.hub_config or (hub.config if hub and hub_id == hub.hub_id else None)
-        return (_checked(open_hub(hub_id, config, split), self.spec),)
+        return (open_hub(hub_id, config, split),)
 
     @functools.cached_property
     def _chosen(self) -> np.ndarray:
@@ -188,18 +188,6 @@ def _present(columns: Sequence[str] | Mapping[str, Any], row: Mapping[str, Any],
     if optional:
         return None
     raise ValueError(f"no {' or '.join(f'`{name}`' for name in columns)}")
-
-
-def _checked(source: RowSource, spec: DatasetSpec) -> RowSource:
-    """The source, if it has the columns that are needed."""
-    stated = [("ability",)] if spec.ability is None else []
-    needed = [] if spec.whole else [spec.question, tuple(spec.answers), *stated]
-    for names in needed:
-        if source.columns is not None and not set(names) & set(source.columns):
-            raise DataError(
-                f"{source.name}: no column {' or '.join(map(repr, names))} (there are: {', '.join(source.columns)})."
-            )
-    return source
 
 
 @functools.lru_cache(maxsize=16)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import codecs
-import dataclasses
 import functools
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +17,27 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class RowSource(ABC):
+class RowSource:
     """Rows in their order. Equal sources have the same rows.
 
     Attributes:
         name: the file's path, or the data set's name; error messages begin with it.
-        version: of the content.
+        version: of the content; a text is a mark of it, the same in every process.
         size: number of rows.
         columns: the columns of all rows; None if every row has keys of its own.
+        reader: from the columns that are needed to what reads a row: index -> (number in the file or data set, row).
     """
 
     name: str
     version: Any
-    size: int = dataclasses.field(compare=False)
-    columns: tuple[str, ...] | None = dataclasses.field(compare=False)
+    size: int = field(compare=False)
+    columns: tuple[str, ...] | None = field(compare=False)
+    reader: Callable[[tuple[str, ...]], Callable[[int], tuple[int, Row]]] = field(compare=False)
 
     def mark(self) -> str:
         """A mark of the content, the same in every process."""
-        return fingerprint([Path(self.name)])
+        return self.version if isinstance(self.version, str) else fingerprint([Path(self.name)])
 
-    @abstractmethod
     def row(self, index: int, columns: tuple[str, ...]) -> tuple[int, Row]:
         """(number in the file or data set, row).
 
@@ -48,64 +47,17 @@ class RowSource(ABC):
         Raises:
             DataError: the row is not readable.
         """
+        return _reader(self, self.known(columns))(index)
 
     def known(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `columns` that this source has."""
         return tuple(name for name in columns if self.columns is None or name in self.columns)
 
 
-@dataclass(frozen=True)
-class ParquetRows(RowSource):
-    """A parquet file."""
-
-    def row(self, index: int, columns: tuple[str, ...]) -> tuple[int, Row]:
-        table = _table_of(self, self.known(columns))
-        return index, table_rows(table.slice(index, 1), f"{self.name}, row {index}")[0]
-
-
-@functools.lru_cache(maxsize=8)
-def _table_of(source: ParquetRows, columns: tuple[str, ...]) -> Any:
-    """These columns of a file; shared by all tasks of the process."""
-    with opened_parquet(source.name) as file:
-        return file.read(columns=list(columns))
-
-
-@dataclass(frozen=True)
-class JsonRows(RowSource):
-    """A file with one JSON list of objects, or with one object a line; blank lines are skipped.
-
-    Attributes:
-        entries: (number, value), or (number of the line from 0, line) of a file of lines.
-    """
-
-    entries: list[tuple[int, Any]] = dataclasses.field(default_factory=list, compare=False)
-
-    def row(self, index: int, columns: tuple[str, ...]) -> tuple[int, Row]:
-        number, value = self.entries[index]
-        place = f"{self.name}, row {number}"
-        row = parse_json(value, place) if isinstance(value, bytes) else value
-        if not isinstance(row, dict):
-            raise DataError(f"{place}: not a JSON object.")
-        return number, row
-
-
-@dataclass(frozen=True)
-class HubRows(RowSource):
-    """A data set of the `datasets` library, memory-mapped."""
-
-    dataset: Any = dataclasses.field(default=None, compare=False)
-
-    def mark(self) -> str:
-        return str(self.version)
-
-    def row(self, index: int, columns: tuple[str, ...]) -> tuple[int, Row]:
-        return index, _columns_of(self, self.known(columns))[index]
-
-
-@functools.lru_cache(maxsize=8)
-def _columns_of(source: HubRows, columns: tuple[str, ...]) -> Any:
-    # Columns that are not needed are not decoded (images, ...).
-    return source.dataset.select_columns(list(columns))
+@functools.lru_cache(maxsize=16)
+def _reader(source: RowSource, columns: tuple[str, ...]) -> Callable[[int], tuple[int, Row]]:
+    """Shared by all tasks of the process."""
+    return source.reader(columns)
 
 
 def open_file(path: str) -> RowSource:
@@ -129,34 +81,45 @@ def _open(path: str, version: tuple[int, int]) -> RowSource:
 
 
 def _open_parquet(path: str, version: Any) -> RowSource:
+    def reader(columns: tuple[str, ...]) -> Callable[[int], tuple[int, Row]]:
+        with opened_parquet(path) as file:
+            table = file.read(columns=list(columns))
+        return lambda index: (index, table_rows(table.slice(index, 1), f"{path}, row {index}")[0])
+
     with opened_parquet(path) as file:
-        return ParquetRows(path, version, file.metadata.num_rows, tuple(file.schema_arrow.names))
+        return RowSource(path, version, file.metadata.num_rows, tuple(file.schema_arrow.names), reader)
+
+
+def _of_json(path: str, version: Any, entries: list[tuple[int, Any]]) -> RowSource:
+    """`entries`: (number, value) of a list, or (number of the line from 0, line) of a file of lines."""
+
+    def read(index: int) -> tuple[int, Row]:
+        number, value = entries[index]
+        place = f"{path}, row {number}"
+        row = parse_json(value, place) if isinstance(value, bytes) else value
+        if not isinstance(row, dict):
+            raise DataError(f"{place}: not a JSON object.")
+        return number, row
+
+    return RowSource(path, version, len(entries), None, lambda _columns: read)
 
 
 def _open_json_lines(path: str, version: Any) -> RowSource:
+    """One object a line; blank lines are skipped."""
     with opened(path) as file:
-        entries = [(number, line) for number, line in enumerate(file) if line.strip()]
-    return JsonRows(path, version, len(entries), None, entries)
+        return _of_json(path, version, [(number, line) for number, line in enumerate(file) if line.strip()])
 
 
 def _open_json(path: str, version: Any) -> RowSource:
     """Reads a list, or JSON lines, which many files called .json contain."""
     with opened(path) as file:
         first = next((line for line in file if line.strip()), b"")
-    if first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{") and _is_json(first):
+    if first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"):
         return _open_json_lines(path, version)
     content = read_json(path)
     if not isinstance(content, list):
         raise DataError(f"{path}: a .json file holds a list of objects, or one object a line.")
-    return JsonRows(path, version, len(content), None, list(enumerate(content)))
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        parse_json(line, "")
-    except DataError:
-        return False
-    return True
+    return _of_json(path, version, list(enumerate(content)))
 
 
 _OPEN = {".parquet": _open_parquet, ".json": _open_json, ".jsonl": _open_json_lines}
@@ -184,7 +147,13 @@ def open_hub(hub_id: str, config: str | None, split: str) -> RowSource:
     except (datasets.exceptions.DatasetsError, OSError, ValueError, KeyError) as error:
         reason = first_line(error)
         raise DataError(f"{name}: cannot be loaded ({reason}). env_config['path'] names a local file.") from error
-    return HubRows(name, dataset._fingerprint, len(dataset), tuple(dataset.column_names), dataset)
+
+    def reader(columns: tuple[str, ...]) -> Callable[[int], tuple[int, Row]]:
+        # Columns that are not needed are not decoded (images, ...).
+        selected = dataset.select_columns(list(columns))
+        return lambda index: (index, selected[index])
+
+    return RowSource(name, dataset._fingerprint, len(dataset), tuple(dataset.column_names), reader)
 
 
 def all_rows(source: RowSource, columns: tuple[str, ...]) -> Iterator[tuple[int, Row]]:

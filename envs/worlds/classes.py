@@ -16,10 +16,9 @@ from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.rewards.compose import value_of
-from rllib_arpo.envs.support.loop_thread import in_thread
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import check_options
-from rllib_arpo.envs.worlds.signature import Signature, answer_of
+from rllib_arpo.envs.worlds.signature import Signature, answer_of, called
 from rllib_arpo.envs.worlds.world import Call, Reply, World
 
 _RESET, _REWARD = "reset", "get_reward"
@@ -57,9 +56,9 @@ class ObjectWorld(World):
         except TypeError as error:
             what = f"{self.made.__name__}.{_RESET}"
             raise DataError(f"{question.source}: {what} does not take this row: {first_line(error)}.") from error
-        self.object = await self._called(partial(self.made, **self._options))
+        self.object = await called(partial(self.made, **self._options), self._blocking)
         # What it does with its row changes no other trajectory's.
-        opening = await self._called(partial(self.object.reset, **copy.deepcopy(dict(question.row))))
+        opening = await called(partial(self.object.reset, **copy.deepcopy(dict(question.row))), self._blocking)
         return "" if opening is None else opening
 
     async def act(self, action: Call | str) -> Reply:
@@ -68,20 +67,13 @@ class ObjectWorld(World):
         method = getattr(self.object, action.tool)
         return Reply(await answer_of(method, *args, in_a_thread=self._blocking, **kwargs))
 
-    async def _called(self, function: Callable[[], Any]) -> Any:
-        result = await in_thread(function) if self._blocking else function()
-        return await result if inspect.isawaitable(result) else result
 
-
-class ScoredObjectWorld(ObjectWorld):
-    """One whose class has a `get_reward`."""
-
-    async def score(self, path: FinishedPath) -> Score | None:
-        """The object's reward; None after a wrong format, which the configured reward judges."""
-        if not path.format_valid:
-            return None
-        reward = await value_of(f"{self.made.__name__}.{_REWARD}", partial(self._called, self.object.get_reward))
-        return Score.of(reward)
+async def _reward(world: ObjectWorld, path: FinishedPath) -> Score | None:
+    """The object's reward; None after a wrong format, which the configured reward judges."""
+    if not path.format_valid:
+        return None
+    rewarded = partial(called, world.object.get_reward, world._blocking)
+    return Score.of(await value_of(f"{world.made.__name__}.{_REWARD}", rewarded))
 
 
 def class_adapter(made: type) -> Callable[..., Callable[[], World]]:
@@ -103,10 +95,12 @@ def class_adapter(made: type) -> Callable[..., Callable[[], World]]:
             signatures[name] = Signature.of(inspect.getattr_static(made, name).__get__(object(), made))
         except ValueError as error:
             raise ValueError(f"{what}.{name}: {error}.") from error
-    base = ScoredObjectWorld if _REWARD in names else ObjectWorld
+    score = {"score": _reward} if _REWARD in names else {}
     schemas = {name: {"description": one.description, **one.schema} for name, one in signatures.items()}
     # A type of its own: errors name the class, and copies of a world share the schemas.
-    world: Any = type(made.__name__, (base,), {"made": made, "signatures": signatures, "tools": schemas})
+    world: Any = type(
+        made.__name__, (ObjectWorld,), {"made": made, "signatures": signatures, "tools": schemas, **score}
+    )
 
     def adapt(*, blocking: bool = False, **options: Any) -> Callable[[], World]:
         check_options(made, options, what)

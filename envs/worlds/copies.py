@@ -85,7 +85,7 @@ async def difference(session: WorldSession) -> ReplayMismatch | BrokenToolError 
             return None
         path, before = session.scored
         again = await session.score_in(running, path)
-        return None if again == before else ReplayMismatch(len(session.moves), "the score", before, again)
+        return None if again == before else ReplayMismatch("the score", before, again)
     except BrokenToolError as error:
         return error
     finally:

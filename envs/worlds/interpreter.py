@@ -86,6 +86,12 @@ class _Process:
             self._doubt()
             raise
 
+    async def tell(self, limit_s: float, do: str, **fields: Any) -> None:
+        """Asks for something that may take `limit_s` seconds and fail."""
+        with contextlib.suppress(TimeoutError, WorldLost, RuntimeError):
+            async with asyncio.timeout(limit_s):
+                await self.ask(do, **fields)
+
     def _doubt(self) -> None:
         """Ends the process soon if it stays busy with a request that was given up: those of all worlds wait for it."""
         number = next(iter(self._unanswered), None)
@@ -136,7 +142,7 @@ class Interpreter:
 
     def __init__(self, python: str, named: str, options: Mapping[str, Any]):
         self._python, self._named, self._options = python, named, options
-        self._thread: LoopThread = loop_thread("interpreter")
+        self.thread: LoopThread = loop_thread("interpreter")
         self._started: asyncio.Task[_Process] | None = None
 
     def describe(self) -> dict[str, Any]:
@@ -146,7 +152,7 @@ class Interpreter:
             ValueError: the world cannot be made there.
         """
         try:
-            return self._thread.run_blocking(self._running(), math.inf).described  # It has its own limit.
+            return self.thread.run_blocking(self._running(), math.inf).described  # It has its own limit.
         except (BrokenToolError, RuntimeError) as error:
             what = f"env_config['world']: {self._named} in {self._python}"
             raise ValueError(f"{what} cannot be made ({error}).") from error
@@ -158,23 +164,9 @@ class Interpreter:
             BrokenToolError: it does not start.
         """
         try:
-            return await self._thread.run(self._running())
+            return await self.thread.run(self._running())
         except WorldLost as error:
             raise BrokenToolError(str(error)) from error
-
-    async def ask(self, process: _Process, do: str, **fields: Any) -> Any:
-        """See `_Process.ask`."""
-        return await self._thread.run(process.ask(do, **fields))
-
-    def tell(self, process: _Process, limit_s: float, do: str, **fields: Any) -> None:
-        """Asks for something in the background, which may take `limit_s` seconds and fail."""
-
-        async def ask() -> None:
-            with contextlib.suppress(TimeoutError, WorldLost, RuntimeError):
-                async with asyncio.timeout(limit_s):
-                    await process.ask(do, **fields)
-
-        asyncio.run_coroutine_threadsafe(ask(), self._thread.loop)
 
     async def _running(self) -> _Process:
         started = self._started
@@ -244,11 +236,12 @@ class FarWorld(World):
 
     async def close(self) -> None:
         if self._process is not None:
-            self._interpreter.tell(self._process, self.timeout_s, "close", world=self._number)
+            closing = self._process.tell(self.timeout_s, "close", world=self._number)
+            asyncio.run_coroutine_threadsafe(closing, self._interpreter.thread.loop)
 
     async def _ask(self, do: str, **fields: Any) -> Any:
         assert self._process is not None
-        return await self._interpreter.ask(self._process, do, world=self._number, **fields)
+        return await self._interpreter.thread.run(self._process.ask(do, world=self._number, **fields))
 
 
 def interpreter_world(named: Any, python: str, options: Mapping[str, Any]) -> Callable[[], World]:

@@ -96,11 +96,7 @@ class McpTools(ToolSet):
         try:
             server = McpServer(**self.servers[server_name])
             session = session_of(server, self.start_timeout_s)
-            listed = session.list_tools()
-            offered = {tool.name: tool for tool in listed}
-            if len(offered) < len(listed):
-                twice = next(name for name, count in Counter(tool.name for tool in listed).items() if count > 1)
-                raise ValueError(f"there are two tools {twice!r}.")
+            offered = {tool.name: tool for tool in session.list_tools()}
         except ModuleNotFoundError as error:
             raise ValueError(f"The mcp tools need the package {error.name} (pip install mcp).") from error
         except (ValueError, BrokenToolError) as error:

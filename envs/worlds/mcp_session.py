@@ -12,8 +12,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TextIO
+from typing import Any
 
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
@@ -26,7 +25,6 @@ ALIVE_TIMEOUT_S = 5.0
 _CLOSE_TIMEOUT_S = 8.0
 _MAX_TOOL_PAGES = 100
 _logger = logging.getLogger(__name__)
-_METHOD = re.compile(r"""["']method["'] ?:""")
 #: Messages of the SDK's RuntimeErrors for a result that does not fit its tool's output schema. RuntimeErrors with other
 #: messages are bugs, unless they belong to a subclass (the server asked too many questions before its answer).
 _UNFIT = re.compile(r"has an output schema but did not|^Invalid schema for tool|^Invalid structured content")
@@ -71,12 +69,8 @@ class McpServer:
 
 
 @contextlib.asynccontextmanager
-async def client_of(server: McpServer, on_unread: Callable[[], None]) -> AsyncIterator[Any]:
-    """A client in a session with the server.
-
-    Args:
-        on_unread: called when the server sends a message of the protocol that cannot be read.
-    """
+async def client_of(server: McpServer) -> AsyncIterator[Any]:
+    """A client in a session with the server."""
     import httpx2
     from mcp import Client, StdioServerParameters
     from mcp.client.stdio import stdio_client
@@ -88,26 +82,14 @@ async def client_of(server: McpServer, on_unread: Callable[[], None]) -> AsyncIt
             parameters = StdioServerParameters(command=server.command, args=list(server.args), env=env, cwd=server.cwd)
             parameters.encoding_error_handler = "replace"
             # Not sys.stderr, which may not be a file.
-            transport = stdio_client(parameters, errlog=sys.__stderr__ or stack.enter_context(_no_file()))
+            errors = sys.__stderr__ or stack.enter_context(open(os.devnull, "w"))  # noqa: SIM115
+            transport = stdio_client(parameters, errlog=errors)
         else:
             headers = {header: os.environ[name] for header, name in server.header_variables.items()}
             timeout = httpx2.Timeout(30.0, read=None)
             http = await stack.enter_async_context(httpx2.AsyncClient(headers=headers, timeout=timeout))
             transport = streamable_http_client(str(server.url), http_client=http)
-        yield await stack.enter_async_context(Client(transport, message_handler=partial(_on_message, on_unread)))
-
-
-async def _on_message(on_unread: Callable[[], None], message: Any) -> None:
-    from pydantic import ValidationError
-
-    # Not a line that the server prints for its owner, nor a message that nobody waits for.
-    texts = [str(one["input"]) for one in message.errors()] if isinstance(message, ValidationError) else []
-    if any("jsonrpc" in text and not _METHOD.search(text) for text in texts):
-        on_unread()
-
-
-def _no_file() -> TextIO:
-    return open(os.devnull, "w")
+        yield await stack.enter_async_context(Client(transport))
 
 
 async def asked(request: Any) -> Any:
@@ -175,8 +157,6 @@ class McpSession:
         self._lost = False
         #: Whether a call has timed out since the last answer.
         self._doubtful = False
-        #: The limits of the questions to the server that it has not answered.
-        self._asking: list[asyncio.Timeout] = []
 
     def list_tools(self) -> list[Any]:
         """The server's tools (`mcp.types.Tool`); blocks.
@@ -221,7 +201,7 @@ class McpSession:
     async def _call(self, tool: str, arguments: dict[str, Any]) -> Any:
         client = await self._opened()
         try:
-            answer = await self._answer(client, tool, arguments)
+            answer = await asked(client.call_tool(tool, arguments))
         except SessionLost as error:
             await self._forget(client)
             raise WorldLost(str(error)) from error
@@ -276,7 +256,7 @@ class McpSession:
     async def _own(self, ready: asyncio.Future[Any]) -> None:
         """Holds the client open until it is cancelled: it must be closed by the task that opened it."""
         try:
-            async with client_of(self.server, self._on_unread) as client:
+            async with client_of(self.server) as client:
                 ready.set_result(client)
                 await asyncio.Event().wait()
         except Exception as error:
@@ -289,26 +269,6 @@ class McpSession:
             broken = BrokenToolError(f"The MCP server cannot be used ({_cause(error)}).")
             broken.__cause__ = error
             ready.set_exception(broken)
-
-    async def _answer(self, client: Any, tool: str, arguments: dict[str, Any]) -> Any:
-        """The server's answer.
-
-        Raises:
-            ToolError: it refuses the call, or its answer cannot be read.
-        """
-        try:
-            async with asyncio.timeout(None) as limit:
-                self._asking.append(limit)
-                return await asked(client.call_tool(tool, arguments))
-        except TimeoutError as error:
-            raise ToolError(f"The MCP server's answer to {tool!r} cannot be read.") from error
-        finally:
-            self._asking.remove(limit)
-
-    def _on_unread(self) -> None:
-        """Ends the wait for an answer, if there is only one for which the message can be meant."""
-        if len(self._asking) == 1:
-            self._asking[0].reschedule(asyncio.get_running_loop().time())
 
     async def _forget(self, client: Any) -> None:
         """Closes the session of `client`, unless another call has done so."""

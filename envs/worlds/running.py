@@ -6,8 +6,8 @@ import asyncio
 import copy
 import dataclasses
 import logging
-from collections.abc import Awaitable
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Generator
+from typing import Any, Generic, TypeVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, ToolError, finite
@@ -15,7 +15,6 @@ from rllib_arpo.envs.forkable_env import settled
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.texts import first_line, valid_unicode
-from rllib_arpo.envs.worlds.drawing import Drawing
 from rllib_arpo.envs.worlds.far_side import RandomNumbers
 from rllib_arpo.envs.worlds.world import BEGINS, Call, Opening, Reply, WholeTurn, World
 
@@ -24,6 +23,28 @@ T = TypeVar("T")
 _logger = logging.getLogger(__name__)
 #: Of longer replies messages show the part that differs.
 _SHOWN_CHARS = 200
+
+
+class Drawing(Generic[T]):
+    """An awaitable, each of whose stretches between two waits draws from these numbers."""
+
+    def __init__(self, numbers: RandomNumbers, awaitable: Awaitable[T]):
+        self._numbers, self._awaitable = numbers, awaitable
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        stretches = self._awaitable.__await__()
+        error: BaseException | None = None
+        while True:
+            with self._numbers.swapped_in():
+                try:
+                    waited = next(stretches) if error is None else stretches.throw(error)
+                except StopIteration as end:
+                    return end.value
+            error = None
+            try:
+                yield waited
+            except BaseException as raised:
+                error = raised
 
 
 class RunningWorld:
@@ -114,13 +135,9 @@ class RunningWorld:
 
 
 class ReplayMismatch(Exception):
-    """A world does not do again what was done before.
+    """A world does not do again what was done before."""
 
-    Attributes:
-        turn: the number of the action, from 1; 0: the beginning.
-    """
-
-    def __init__(self, turn: int, what: str, before: Any, again: Any):
+    def __init__(self, what: str, before: Any, again: Any):
         old, new = described(before), described(again)
         if old == new:
             old, new = repr(before), repr(again)
@@ -129,7 +146,6 @@ class ReplayMismatch(Exception):
         start = max(0, same - _SHOWN_CHARS // 2) if max(len(old), len(new)) > _SHOWN_CHARS else 0
         part = slice(start, start + _SHOWN_CHARS)
         super().__init__(f"{what} got {new[part]!r} in place of {old[part]!r}")
-        self.turn = turn
 
 
 def described(said: Any) -> str:

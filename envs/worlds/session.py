@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, DataError, ForkRefused, ToolError
@@ -19,6 +19,8 @@ from rllib_arpo.envs.worlds.far_side import RandomNumbers
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.running import ReplayMismatch, RunningWorld, described
 from rllib_arpo.envs.worlds.world import Call, NotCopied, Opening, Reply, WholeTurn, World, WorldLost
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,47 +80,36 @@ class WorldSession:
             raise ForkRefused(f"{type(error).__name__}: {first_line(error)}") from error
 
     async def act(self, action: Call | str | WholeTurn, tool: Tool | None = None) -> Reply:
-        """The world's answer to an action.
+        """The world's answer to an action. An action that cannot be answered has an error as its reply.
 
         Args:
             tool: in one of whose `max_concurrency` places the world acts.
 
         Raises:
-            ToolError: the action cannot be answered, which the model reads.
             BrokenToolError: the world cannot be used any more.
         """
         await self._forked()
+        act = partial(_act_in, action=action, tool=tool)
         try:
-            reply = await _act_in(await self._recovered(), action, tool)
+            reply = await self._in_world(act)
         except WorldLost:
-            await self._drop()
-            # What they have done is gone with it.
+            # What took too long is gone with the world.
             self.moves = tuple(move for move in self.moves if move.reply.status != ToolStatus.TIMEOUT)
             try:
-                reply = await _act_in(await self._recovered(), action, tool)
+                reply = await self._in_world(act)
             except WorldLost as error:
-                await self._drop()
-                raise ToolError(f"{self.maker.name} was lost twice in one action ({error}).") from error
+                told = f"{self.maker.name} was lost twice in one action ({error})."
+                return Reply(told, status=ToolStatus.ERROR)
         self.moves += (Move(action, reply, tool),)
         return reply
 
     async def call(self, tool: Tool, argument: str | Mapping[str, object]) -> Reply:
-        """The world's answer to a call as the model wrote it.
-
-        Raises:
-            BrokenToolError: the world cannot be used any more.
-        """
+        """The world's answer to a call as the model wrote it; as `act`."""
         try:
-            return await self.act(tool.as_call(read_argument(tool, argument)), tool)
+            action = tool.as_call(read_argument(tool, argument))
         except ToolError as error:
             return Reply(str(error), status=ToolStatus.ERROR)
-
-    async def say(self, said: str | WholeTurn) -> Reply:
-        """The world's answer to a turn or its text; errors as with `call`."""
-        try:
-            return await self.act(said)
-        except ToolError as error:
-            return Reply(str(error), status=ToolStatus.ERROR)
+        return await self.act(action, tool)
 
     @property
     def paid(self) -> float:
@@ -132,14 +123,11 @@ class WorldSession:
     async def score(self, path: FinishedPath) -> Score | None:
         """What the world itself says of a finished path; errors as with `RunningWorld.score`."""
         await self._forked()
+        score_in = partial(self.score_in, path=path)
         try:
-            try:
-                score = await self.score_in(await self._running(), path)
-            except WorldLost:
-                await self._drop()
-                score = await self.score_in(await self._running(), path)
-        except ForkRefused as error:
-            raise BrokenToolError(str(error)) from error
+            score = await self._in_world(score_in)
+        except WorldLost:
+            score = await self._in_world(score_in)
         self.scored = path, score
         return score
 
@@ -194,13 +182,13 @@ class WorldSession:
             if self.opening is None:
                 self.opening = opening
             if opening != self.opening:
-                raise ReplayMismatch(0, "the beginning", self.opening, opening)
+                raise ReplayMismatch("the beginning", self.opening, opening)
             for turn, move in enumerate(() if running.world.stateless else self.moves, 1):
                 # What an action has done that took too long, nobody knows.
                 timed_out = move.reply.status == ToolStatus.TIMEOUT
                 reply = None if timed_out else await _act_in(running, move.action, move.tool)
                 if reply != move.reply:
-                    raise ReplayMismatch(turn, f"turn {turn}, {described(move.action)},", move.reply, reply)
+                    raise ReplayMismatch(f"turn {turn}, {described(move.action)},", move.reply, reply)
         except BaseException:
             await running.close_lost()
             raise
@@ -225,7 +213,8 @@ class WorldSession:
         with contextlib.suppress(RuntimeError):
             loop = asyncio.get_running_loop()
             self._world = loop.create_task(keep())
-            self._world.add_done_callback(_read)
+            # Whoever needs the world gets its error.
+            self._world.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     def _begin_replay(self) -> None:
         if self._world is None and self.opening is not None:
@@ -260,30 +249,21 @@ class WorldSession:
             await asyncio.wait(self._forking)
             self._forking = [task for task in self._forking if not task.done()]
 
-    async def _recovered(self) -> RunningWorld:
-        """The world, or another one after a loss.
+    async def _in_world(self, do: Callable[[RunningWorld], Coroutine[Any, Any, T]]) -> T:
+        """What `do` returns in the world.
 
         Raises:
-            ToolError: what was done cannot be repeated; the world starts anew.
-            BrokenToolError: it cannot start anew either: it would pay again for what it has paid, or begin otherwise
-                than the model has read.
+            WorldLost: the world was lost, and is closed, as far as that can be done.
+            BrokenToolError: it cannot be used any more: what was done before a loss cannot be repeated.
         """
         try:
-            return await self._running()
+            return await do(await self._running())
+        except WorldLost:
+            if (running := await self._taken()) is not None:
+                await running.close_lost()
+            raise
         except ForkRefused as error:
-            reason = str(error).rstrip(".")
-            if any(move.reply.reward for move in self.moves):
-                raise BrokenToolError(f"{reason}; it has paid rewards, and cannot start anew.") from error
-            begins_otherwise = isinstance(error.__cause__, ReplayMismatch) and not error.__cause__.turn
-            if self.maker.sample.takes_turns or begins_otherwise:
-                raise BrokenToolError(f"{reason}; it cannot start anew.") from error
-            self.moves, self.opening, self._world = (), None, None
-            raise ToolError(f"{reason}; it starts anew.") from error
-
-    async def _drop(self) -> None:
-        """Closes a world that is lost, as far as that can be done."""
-        if (running := await self._taken()) is not None:
-            await running.close_lost()
+            raise BrokenToolError(str(error)) from error
 
     async def _taken(self) -> RunningWorld | None:
         """The world, which the session does not have any more; None: there is none."""
@@ -304,9 +284,3 @@ def _made(world: RunningWorld | asyncio.Task[RunningWorld] | None) -> RunningWor
 async def _act_in(running: RunningWorld, action: Call | str | WholeTurn, tool: Tool | None) -> Reply:
     async with contextlib.nullcontext() if tool is None else slot_of(tool):
         return await running.act(action)
-
-
-def _read(task: asyncio.Task[Any]) -> None:
-    """Marks a task's error as read: whoever needs the world gets it."""
-    if not task.cancelled():
-        task.exception()

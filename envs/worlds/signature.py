@@ -6,6 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from rllib_arpo.envs.errors import BrokenToolError, ContractError, ToolError
@@ -55,13 +56,14 @@ class Signature:
         twin.__signature__, twin.__annotations__ = signature.replace(parameters=given), hints
         try:
             adapter = pydantic.TypeAdapter(twin)
-            schema = adapter.json_schema(schema_generator=_untitled())
+            schema = adapter.json_schema()
             # `SchemaTool` itself says which parameters there are.
             schema.pop("additionalProperties", None)
         except (pydantic.PydanticUserError, ValueError) as error:
             raise ValueError(f"its type hints make no JSON schema ({first_line(error)})") from error
         description, described, _ = parse_google_format_docstring(inspect.getdoc(function) or "")
         for name, parameter_schema in schema.get("properties", {}).items():
+            parameter_schema.pop("title", None)  # It would repeat the name.
             if name in (described or {}):
                 parameter_schema.setdefault("description", described[name])
         schema.setdefault("properties", {})
@@ -83,15 +85,10 @@ class Signature:
             raise ToolError(f"{self.name}: wrong arguments:{where} {first['msg']}.") from error
 
 
-def _untitled() -> Any:
-    """Pydantic's maker of JSON schemas, without a title for each parameter, which would repeat its name."""
-    from pydantic.json_schema import GenerateJsonSchema
-
-    class Untitled(GenerateJsonSchema):
-        def field_title_should_be_set(self, schema: Any) -> bool:
-            return False
-
-    return Untitled
+async def called(function: Callable[[], Any], in_a_thread: bool) -> Any:
+    """What a function or coroutine function returns."""
+    result = await in_thread(function) if in_a_thread else function()
+    return await result if inspect.isawaitable(result) else result
 
 
 async def answer_of(function: Callable[..., Any], *args: Any, in_a_thread: bool, **kwargs: Any) -> str:
@@ -102,12 +99,7 @@ async def answer_of(function: Callable[..., Any], *args: Any, in_a_thread: bool,
         BrokenToolError, ContractError: the function raised one.
     """
     try:
-        if in_a_thread:
-            result = await in_thread(lambda: function(*args, **kwargs))
-        else:
-            result = function(*args, **kwargs)
-        if inspect.isawaitable(result):
-            result = await result
+        result = await called(partial(function, *args, **kwargs), in_a_thread)
     except (ToolError, BrokenToolError, ContractError):
         raise
     except Exception as error:

@@ -107,7 +107,7 @@ async def _reply(session: WorldSession, tools: Mapping[str, Tool], action: str) 
         return await session.call(tools[call["name"]], call.get("arguments", {}))
     if not (await session.ready()).takes_text:
         raise CommandError(f'The world takes calls: {{"name": ..., "arguments": {{...}}}}, not {action!r:.80}.')
-    return await session.say(action)
+    return await session.act(action)
 
 
 async def _forked(session: WorldSession, number: int) -> str:

@@ -240,7 +240,7 @@ def _nothing(place: str, question_id: str | None) -> str:
 
 
 def _file_name(group: Sequence[RecordedQuestion], taken: set[str]) -> str:
-    """E.g. "evaluation-00008-catalogue_test_3_lamp.html"; of a pair, "compared-..."."""
+    """E.g. "evaluation-00008-trails_test_3.html"; of a pair, "compared-..."."""
     facts = group[0].facts
     kind = "compared" if len(group) > 1 else f"{facts.purpose}-{facts.iteration:05d}"
     # The texts come from outside: a record may be anybody's.

@@ -207,14 +207,14 @@ def entropy_command(model_folder, output, **options) -> list[str]:
 
 
 def test_two_tasks_with_the_scripted_engine(model_folder, tmp_path, capsys):
-    config = json.dumps({"arithmetic": {"num_test_questions": 12}, "catalogue": {}})
-    options = {"tasks": "arithmetic,catalogue", "limit": "5", "samples": "2", "env_config": config}
+    config = json.dumps({"arithmetic": {"num_test_questions": 12}, "trails": {}})
+    options = {"tasks": "arithmetic,trails", "limit": "5", "samples": "2", "env_config": config}
     assert commands.main(entropy_command(model_folder, tmp_path / "out", **options)) == 0
     printed = capsys.readouterr().out
-    assert "arithmetic: 5 questions, 10 samples" in printed and "catalogue: 5 questions, 10 samples" in printed
+    assert "arithmetic: 5 questions, 10 samples" in printed and "trails: 5 questions, 10 samples" in printed
     assert {path.name for path in (tmp_path / "out").glob("*.png")} == {
         "entropy-arithmetic.png",
-        "entropy-catalogue.png",
+        "entropy-trails.png",
     }
     turns = [
         placed.turn for file in record_files(tmp_path / "out") for found in questions(file) for placed in found.turns()

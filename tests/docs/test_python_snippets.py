@@ -148,7 +148,7 @@ def test_the_calculator_answers_a_wrong_call(desk):
     async def played():
         play = trunk_of(importlib.import_module("calculator").calculator)
         await play.ready()
-        reply = await play.say(WholeTurn("", Call("add", {"a": "1", "b": "2"})))
+        reply = await play.act(WholeTurn("", Call("add", {"a": "1", "b": "2"})))
         await play.close()
         return [message["content"] for message in reply.messages]
 

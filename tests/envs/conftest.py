@@ -12,6 +12,7 @@ from rllib_arpo.envs.tool_env import ToolEnv
 from tests.helpers.models import byte_tokenizer
 
 EOS = "<|im_end|>"
+TOOLS = {"python": {}, "search": {"documents": [{"title": "brass lamp", "text": "12"}]}}
 
 
 @pytest.fixture
@@ -29,11 +30,11 @@ def tokenizer_folder(tmp_path_factory) -> str:
 
 @pytest.fixture
 def make_tool_env(tokenizer_folder):
-    """make_tool_env(...) -> a ToolEnv with the byte tokenizer; of the catalogue or, with a world, of seeds."""
+    """make_tool_env(...) -> a ToolEnv with the byte tokenizer, by default of arithmetic with two tools."""
 
     def make(**env_config) -> ToolEnv:
-        task = "seeds" if "world" in env_config else "catalogue"
-        return ToolEnv({"model_name_or_path": tokenizer_folder, "task": task, **env_config})
+        task = {} if {"world", "task"} & set(env_config) else {"task": "arithmetic", "tools": TOOLS}
+        return ToolEnv({"model_name_or_path": tokenizer_folder, **task, **env_config})
 
     return make
 

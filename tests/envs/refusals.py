@@ -38,6 +38,11 @@ NO_RESULTS = QWEN25.replace("\n{{ message.content }}\n</tool_response>", "\n</to
 TALLY = "tests.helpers.own_tool:TallyTool"
 HELPERS = Path(own_tool.__file__).parent
 SHOP = {"command": sys.executable, "args": [f"{HELPERS}/mcp_server.py"]}
+#: A server whose tool has a name that no tag can carry.
+ODD = """from mcp.server.mcpserver import MCPServer
+server = MCPServer('odd')
+server.add_tool(lambda: 'x', name='an odd/name')
+server.run('stdio')"""
 DOCUMENTS = [{"text": "a"}]
 TEN = {"task": "gsm8k", "path": "ten.jsonl"}
 MATH = {"task": "parquet", "tools": ["python"]}

@@ -67,10 +67,10 @@ def test_neither_a_servers_words_nor_worked_examples_hold_tokens_that_structure_
         tool = dataclasses.replace(tool, description=f"It has {word}.")
         call = ShotCall("price", word, word, word)
         shots = (Shot(word, (call,), word), Shot(word, (ShotCall("other", "", ""),), word, word))
-        question = Question("q", (("user", "1?"),), ("1",), "math", "a test", shots=shots)
+        question = Question("q", (("user", word),), ("1",), "math", "a test", shots=shots)
         config = ToolEnvConfig(task="arithmetic", model_name_or_path="none", protocol=protocol)
         prompt = config.make_protocol({"price": tool}, chat).prompt(chat, question)
-        assert tokenizer.decode(prompt).count(word) >= 8
+        assert tokenizer.decode(prompt).count(word) >= 9
         return sum(prompt >= 256)
 
     assert num_special("<|im_end|>") == num_special("harmless")

@@ -4,7 +4,7 @@ import pytest
 from rllib_arpo.envs.protocols import PROTOCOLS, TagProtocol
 from rllib_arpo.envs.protocols.prompts import CUT, Chat
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing
-from rllib_arpo.envs.tasks import ArithmeticTask, CatalogueTask
+from rllib_arpo.envs.tasks import ArithmeticTask
 from rllib_arpo.envs.tasks.shots import SHOTS
 from rllib_arpo.envs.tools import PythonTool
 from tests.helpers.models import byte_tokenizer
@@ -75,10 +75,9 @@ def test_a_further_tool_gets_its_tag():
     assert protocol.stop == ("</python>", "</search>", "</browse>", "</answer>")
 
 
-OF_TASKS = [task().question(0).shots for task in (CatalogueTask, ArithmeticTask)]
-
-
-@pytest.mark.parametrize(("shots", "thought"), [*((s, True) for s in SHOTS.values()), *((s, False) for s in OF_TASKS)])
+@pytest.mark.parametrize(
+    ("shots", "thought"), [*((shots, True) for shots in SHOTS.values()), (ArithmeticTask().question(0).shots, False)]
+)
 def test_the_worked_examples_keep_to_the_protocol(shots, thought):
     tools = {call.tool: PythonTool() for shot in shots for call in shot.calls}
     for protocol in (TagProtocol(available=tools, require_thought=thought), TagProtocol(require_thought=thought)):

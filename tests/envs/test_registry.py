@@ -41,24 +41,14 @@ def test_a_class_that_no_worker_can_import_travels_with_the_settings(ray_cluster
     assert ray.get(ask.remote({"model_name_or_path": model_folder, "task": TenthsTask})) == "squares/5"
 
 
-def test_right_configurations_pass(tokenizer_folder):
-    for name in ("ToolMath-v0", "Catalogue-v0"):
-        validate_env_config(name, {"model_name_or_path": tokenizer_folder, "split": "test"})
-    validate_env_config("CartPole-v1", {"anything": 1})
-
-
-def test_the_name_of_an_environment_implies_its_task():
-    assert with_task("Catalogue-v0", {"seed": 1}) == {"seed": 1, "task": "catalogue"}
+def test_the_name_of_an_environment_implies_its_task_and_is_known_to_tune(tokenizer_folder):
     context = with_task("ToolMath-v0", EnvContext({}, worker_index=3))
     assert (context, context.worker_index) == ({"task": "arithmetic"}, 3)
-    with pytest.raises(ValueError, match="Catalogue-v0 asks the questions of the task 'catalogue'"):
-        with_task("Catalogue-v0", {"task": "arithmetic"})
-    assert set(ENVIRONMENTS) == {"ToolMath-v0", "Catalogue-v0", "Trails-v0", "ParquetQuestions-v0", "ToolEnv-v0"}
-
-
-def test_the_names_are_known_to_tune(tokenizer_folder):
+    with pytest.raises(ValueError, match="ToolMath-v0 asks the questions of the task 'arithmetic'"):
+        with_task("ToolMath-v0", {"task": "trails"})
+    validate_env_config("CartPole-v1", {"anything": 1})
     register_envs()
     for name in ENVIRONMENTS:
         assert _global_registry.contains(ENV_CREATOR, name)
-    create = _global_registry.get(ENV_CREATOR, "Catalogue-v0")
-    assert create({"model_name_or_path": tokenizer_folder}).num_questions == 880
+    create = _global_registry.get(ENV_CREATOR, "ToolMath-v0")
+    assert create({"model_name_or_path": tokenizer_folder, "split": "test"}).num_questions == 64

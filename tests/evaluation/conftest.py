@@ -52,7 +52,7 @@ def samples(folder: Path, style: str = "tools") -> list[tuple[Trajectory, Benchm
 
 @pytest.fixture
 def arguments(model_folder, tmp_path):
-    """arguments("--samples", "3", tasks="catalogue") -> a command line that writes into `tmp_path / "out"`."""
+    """arguments("--samples", "3", tasks="trails") -> a command line that writes into `tmp_path / "out"`."""
 
     def make(*more: str, model: str = model_folder, **options) -> list[str]:
         return [*scripted_command(model, tmp_path / "out", **options), *more]

@@ -31,7 +31,7 @@ def test_the_tasks_of_the_suites():
     ]  # fmt: skip
     scores = {task: score_of(task) for task in ("math500", "webwalker", "hotpotqa", "arithmetic")}
     assert scores == {"math500": "pass_at_1", "webwalker": "pass_at_1", "hotpotqa": "f1", "arithmetic": "pass_at_1"}
-    assert chosen_tasks(parsed("--suite", "math", "--tasks", "catalogue,gsm8k")) == [*SUITES["math"], "catalogue"]
+    assert chosen_tasks(parsed("--suite", "math", "--tasks", "trails,gsm8k")) == [*SUITES["math"], "trails"]
 
 
 def test_files_below_a_root_and_keys_of_every_task(tmp_path):
@@ -92,11 +92,11 @@ def test_how_the_authors_sample_reaches_the_engine(arguments, monkeypatch, tmp_p
 
 
 def test_limits_per_tool_hold_for_the_tasks_that_have_the_tool(arguments, tmp_path):
-    """The model calls python for ever; catalogue has python and search, arithmetic only python."""
+    """The model calls python for ever; arithmetic has that tool, trails have only search."""
     command = arguments(
         *("--limit", "1", "--max-tool-calls", "9", "--max-calls-per-tool", "python=2,search=5"),
         *("--baselines", "direct", "--no-mlflow"),
-        tasks="arithmetic,catalogue",
+        tasks="arithmetic,trails",
         engine_kwargs=json.dumps({"vocab_size": 259, "replies": [byte_tokenizer().encode(CALL)]}),
         max_response_tokens="400",
     )
@@ -105,9 +105,9 @@ def test_limits_per_tool_hold_for_the_tasks_that_have_the_tool(arguments, tmp_pa
     rows = [sample for question in found for sample in samples_of(question)]
     assert [(a.style, a.task, num_calls(s, *ToolStatus), s.stop_reason) for s, a in rows] == [
         ("direct", "arithmetic", 0, "malformed_call"),
-        ("direct", "catalogue", 0, "malformed_call"),
+        ("direct", "trails", 0, "malformed_call"),
         ("tools", "arithmetic", 2, "token_limit"),
-        ("tools", "catalogue", 2, "token_limit"),
+        ("tools", "trails", 0, "malformed_call"),
     ]
     third = list(found[2].turns())[2]
     assert (third.text.text, third.turn.tool_call) == (CALL, None)
@@ -119,6 +119,6 @@ def test_limits_per_tool_hold_for_the_tasks_that_have_the_tool(arguments, tmp_pa
     assert limits == {
         ("direct", "arithmetic"): None,
         ("tools", "arithmetic"): {"python": 2},
-        ("direct", "catalogue"): None,
-        ("tools", "catalogue"): {"python": 2, "search": 5},
+        ("direct", "trails"): None,
+        ("tools", "trails"): {"search": 5},
     }

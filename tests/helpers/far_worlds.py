@@ -32,6 +32,8 @@ class Adder:
             return str(os.getpid())
         if said == "worlds":
             return str(sum(isinstance(one, Adder) for one in gc.get_objects()))
+        if not said.isdecimal():
+            raise ValueError("that is no number")
         self.total += self.step * int(said)
         return f"{self.total}", 0.5, self.total > 100
 
@@ -68,6 +70,23 @@ class Dice(Adder):
         import numpy as np
 
         return f"{random.randrange(10**6)} {np.random.randint(10**6)}"
+
+
+class Sums:
+    """The same by a method, in TRL's manner."""
+
+    def reset(self, seed):
+        self.total = seed
+        return f"begin at {self.total}"
+
+    def add(self, number: str) -> int:
+        if not number.isdecimal():
+            raise LookupError("that is no number")
+        self.total += int(number)
+        return self.total
+
+    def get_reward(self):
+        return self.total / 10
 
 
 class Shop:

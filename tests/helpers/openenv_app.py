@@ -71,6 +71,20 @@ class AdderOfTools(MCPEnvironment):
         return State(step_count=self.total)
 
 
+class FarAdder:
+    """The same as a world of another interpreter, without a server."""
+
+    def __init__(self):
+        self.environment = Adder()
+
+    def reset(self, row):
+        return self.environment.reset(**row).text
+
+    def act(self, said):
+        heard = self.environment.step(Said(number=int(said)))
+        return heard.text, heard.reward, heard.done
+
+
 if os.environ.get("TOOLS"):
     app = create_app(AdderOfTools, CallToolAction, CallToolObservation, max_concurrent_envs=64)
 else:

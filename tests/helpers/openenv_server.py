@@ -102,7 +102,7 @@ async def _answer(state: dict[str, int], kind: str, data: dict[str, Any]) -> dic
     if said is None:
         return _error("VALIDATION_ERROR", "Invalid message", errors=[{"loc": ["message"], "msg": "Field required"}])
     if not said.lstrip("-").isdecimal():
-        return _error("EXECUTION_ERROR", f"invalid literal: {said}")
+        return _error("EXECUTION_ERROR", "that is no number")
     state["total"] += int(said)
     return _observed({"message": str(state["total"])}, reward=0.25, done=state["total"] > 100)
 

@@ -1,10 +1,15 @@
-"""Sessions with worlds, as trajectories have them, what is said there, and the simplest worlds."""
+"""Sessions with worlds, as trajectories have them, what is said there, and the simplest worlds of several kinds."""
 
 from __future__ import annotations
 
+import random
+import sys
 import threading
 from dataclasses import replace
 from typing import Any
+
+import gymnasium as gym
+import numpy as np
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ToolError
@@ -30,7 +35,7 @@ def trunk_of(world: Any, *messages: tuple[str, str], **row: Any) -> WorldSession
 
 
 async def texts(play: WorldSession, *actions: str) -> list[str]:
-    return [(await play.say(action)).text for action in actions]
+    return [(await play.act(action)).text for action in actions]
 
 
 class Faults(dict[str, list[Exception | None]]):
@@ -107,3 +112,52 @@ class Drifting(Replayed):
     async def act(self, action):
         self.faults.strike("act")
         return Reply(f"world {self.number}", reward=float(action) if isinstance(action, str) else 0.0)
+
+
+async def counting(chat, row):
+    """The same as a program."""
+    total, told = row["seed"], f"begin at {row['seed']}"
+    while True:
+        said = await chat(told)
+        total += 0 if said == "no" else int(said)
+        told = "that is no number" if said == "no" else str(total)
+
+
+async def rolling(chat, row):
+    while True:
+        await chat(f"{random.randrange(10**6)} {np.random.randint(10**6)}")
+
+
+def number(text: str) -> int:
+    if text == "no":
+        raise ToolError("that is no number")
+    return int(text)
+
+
+class CountingEnv(gym.Env):
+    """The same as an environment of Gymnasium."""
+
+    observation_space, action_space = gym.spaces.Text(100), gym.spaces.Discrete(100)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.total = seed
+        return f"begin at {seed}", {}
+
+    def step(self, action):
+        self.total += action
+        return str(self.total), 0.0, False, False, {}
+
+
+class RollingEnv(CountingEnv):
+    """Its random numbers are its own."""
+
+    action_space = gym.spaces.Text(5, min_length=0)
+
+    def step(self, action):
+        return str(self.np_random.integers(10**6)), 0.0, False, False, {}
+
+
+def far(name: str, **options: Any) -> dict[str, Any]:
+    """One of `far_worlds.py` in a process of another Python."""
+    return {f"tests.helpers.far_worlds:{name}": {"python": sys.executable, **options}}

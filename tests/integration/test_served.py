@@ -33,7 +33,7 @@ def test_openenv(trains, openenv, tools):
 
 def test_an_environment_of_openenv_in_another_interpreter(trains, openenv):
     """The class itself, without its server; what it takes and returns are objects of its package."""
-    world = {"tests.helpers.openenv_far:Adder": {"python": openenv}}
+    world = {"tests.helpers.openenv_app:FarAdder": {"python": openenv}}
     ways, result = trains({"world": world}, ["1", "2"], **LIMITS)
     assert (ways, result["statuses"]) == ({"fork"}, {"ok"})
 

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import threading
 
 import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.envs.errors import ContractError, DataError
-from tests.helpers.chat_templates import QWEN3, calling_folder
-from tests.helpers.safe import Safe
+from rllib_arpo.envs.errors import DataError
 
 SAFE = "tests.helpers.safe:Safe"
 ROW = {"prompt": "Open the safe.", "code": "123"}
@@ -42,19 +39,6 @@ def test_a_class_of_trl_is_played_and_forked_by_tags(started, turn):
     assert turn(started(reward={"valid_format": 2.0}), "0", "<turn> 123 ")[1] == 0.0
 
 
-def test_and_by_native_function_calls(started, turn, tmp_path):
-    env = started(model_name_or_path=calling_folder(tmp_path / "calling", QWEN3), protocol="function_calling")
-    prompt = env.tokenizer.decode(env._prompt.tolist())
-    properties = {"digits": {"type": "string", "description": "The whole code."}}
-    schema = {"type": "object", "properties": properties, "required": ["digits"]}
-    told = {"type": "function", "function": {"name": "turn", "description": "Tries a code.", "parameters": schema}}
-    assert json.loads(prompt.rpartition("<tools>")[2].partition("</tools>")[0]) == told
-    call = '<tool_call>\n{"name": "turn", "arguments": {"digits": "103"}}\n</tool_call>'
-    assert "<tool_response>\n2 of 3 are right.\n</tool_response>" in turn(env, "0", call)[0]
-    # Text without a call ends the trajectory, and the class scores it.
-    assert turn(env, "0", "I give up.<|im_end|>")[2].stop_reason == StopReason.ANSWER
-
-
 class Meeting:
     """Methods of all kinds, with options."""
 
@@ -63,8 +47,9 @@ class Meeting:
     def __init__(self, name: str = "Ada", **others: str):
         self.name, self.others, self.words = name, others, []
 
-    async def reset(self, seed: int) -> None:
+    async def reset(self, seed: int) -> str:
         self.words.append(str(seed))
+        return "Speak."
 
     async def say(self, text: str, times: int = 1) -> list[str]:
         await asyncio.sleep(0)
@@ -81,9 +66,6 @@ class Meeting:
     def thread(self) -> str:
         return str(threading.current_thread() is threading.main_thread())
 
-    def roll(self) -> int:
-        return random.randrange(10**9)
-
     def who(self) -> str:
         return f"{self.name} {self.others}"
 
@@ -95,29 +77,22 @@ class Meeting:
 
 
 def test_methods_of_all_kinds_are_called(begun, turn):
-    class Asking(Meeting):
-        async def reset(self, seed: int) -> str:
-            await super().reset(seed)
-            return "Speak."
-
-    def said(env, name: str, argument: str = "{}", agent: str = "0") -> tuple[str, ToolStatus]:
-        text, _, info, _ = turn(env, agent, f"<{name}> {argument} </{name}>")
+    def said(env, name: str, argument: str = "{}") -> tuple[str, ToolStatus]:
+        text, _, info, _ = turn(env, "0", f"<{name}> {argument} </{name}>")
         return text.strip().removeprefix("<result> ").removesuffix(" </result>"), info.tool_call.status
 
-    env = begun(world={Asking: {"name": "Eve", "to": "Bob"}}, max_tool_calls=9)
-    assert list(env.tools) == ["fail", "roll", "say", "thread", "twice", "who"]
+    env = begun(world={Meeting: {"name": "Eve", "to": "Bob"}}, max_tool_calls=9)
+    assert list(env.tools) == ["fail", "say", "thread", "twice", "who"]
     assert said(env, "say", '{"text": "hello", "times": 2}') == ("['0', 'hello', 'hello']", ToolStatus.OK)
     assert said(env, "twice", '{"number": 4}') == ("8", ToolStatus.OK)
     assert said(env, "who") == ("Eve {'to': 'Bob'}", ToolStatus.OK)
     assert said(env, "thread") == ("True", ToolStatus.OK)
     assert said(env, "fail") == ("KeyError", ToolStatus.ERROR)
     assert said(env, "say", "{}") == ("say: wrong arguments: 'text' is a required property.", ToolStatus.ERROR)
-    env.fork_agent("0", "0.0")
-    assert said(env, "roll") == said(env, "roll", agent="0.0")  # A world's luck is its fork's.
     _, reward, info, _ = turn(env, "0", "<answer> \\boxed{} </answer>")
     # The reward is what the class says, the accuracy at most 1.
     assert (reward, info.accuracy, info.stop_reason) == (1.5, 1.0, StopReason.ANSWER)
-    assert said(begun(world={Asking: {"blocking": True}}), "thread") == ("False", ToolStatus.OK)
+    assert said(begun(world={Meeting: {"blocking": True}}), "thread") == ("False", ToolStatus.OK)
 
 
 class Unscored:
@@ -128,21 +103,12 @@ class Unscored:
         return "nothing"
 
 
-def test_a_class_without_get_reward_leaves_it_to_the_answer(started, turn, tmp_path):
+def test_a_class_without_get_reward_leaves_it_to_the_answer(begun, started, turn, tmp_path):
     (tmp_path / "answered.jsonl").write_text(json.dumps({**ROW, "answer": 123}))
     env = started(Unscored, path=str(tmp_path / "answered.jsonl"))
     assert turn(env, "0", "<answer> \\boxed{123} </answer>")[1] == 1.0
     assert env.question.row["prompt"] == ROW["prompt"]
     with pytest.raises(DataError, match=r"safes\.jsonl, row 0: no right answer, and Unscored has no `get_reward`\.$"):
         started(Unscored)
-
-
-def test_rewards_and_rows_that_do_not_fit_are_one_sentence(begun, started, turn):
-    class Wrong(Safe):
-        def get_reward(self):
-            return None
-
-    with pytest.raises(ContractError, match=r"^Wrong\.get_reward must be a finite number, not None\.$"):
-        turn(started(Wrong), "0", "<answer> \\boxed{} </answer>")
     with pytest.raises(DataError, match=r"^seed 0: Safe\.reset does not take this row: missing a required argument"):
         begun(world=SAFE)

@@ -1,4 +1,4 @@
-"""The endpoint: agents of the OpenAI SDK as worlds, what continues a conversation, and forks by a second run."""
+"""The endpoint: agents of the OpenAI SDK as worlds, what continues a conversation, forks, and what is refused."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import contextlib
 import re
 
 import httpx2
-import numpy as np
 import pytest
 
 from rllib_arpo.core.figures import new_contexts
 from rllib_arpo.core.tree import StopReason, context_after, depth_first_layout, known_beginnings
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call, Opening, WholeTurn
-from rllib_arpo.envs.worlds.completions import Refused, read_request
+from rllib_arpo.envs.worlds.completions import read_request
 from rllib_arpo.envs.worlds.world import BEGINS
 from tests.helpers.api_agents import ADD, adder, client_of, said, threaded, trunk_of, user
+from tests.helpers.chat_templates import calling_folder
 from tests.helpers.trees import endings
 from tests.helpers.worlds import QUESTION
 
@@ -27,17 +27,17 @@ def called(n: int) -> WholeTurn:
 
 @pytest.mark.parametrize(
     ("agent", "options"),
-    [(adder, {}), (adder, {"base_url": True}), (adder, {"base_url": True, "stream": True}), (threaded, {})],
+    [(adder, {}), (adder, {"base_url": True, "stream": True}), (threaded, {})],
 )
 async def test_the_sdk_asks_and_its_calls_come_back(agent, options):
     trunk = trunk_of(agent, **options)
     await trunk.ready()
     root = trunk.fork_root()
-    first = await root.say(called(1))
+    first = await root.act(called(1))
     child = root.fork()
-    second = await child.say(called(5))
-    third = await root.say(called(2))
-    last = await root.say(WholeTurn("That is all."))
+    second = await child.act(called(5))
+    third = await root.act(called(2))
+    last = await root.act(WholeTurn("That is all."))
     score = await root.score(FinishedPath(QUESTION, (), True))
     for play in (trunk, root, child):
         await play.close()
@@ -64,7 +64,7 @@ async def wanders(endpoint, row):
 async def test_a_request_goes_on_with_the_conversation_that_it_repeats_or_begins_another():
     play = trunk_of(wanders)
     await play.ready()
-    found = [await play.say(WholeTurn(f"{i}.")) for i in range(7)]
+    found = [await play.act(WholeTurn(f"{i}.")) for i in range(7)]
     refused = play.maker.sample.take_refused()
     await play.close()
     said = [(reply.follows, [message["content"] for message in reply.messages]) for reply in found]
@@ -97,7 +97,7 @@ async def test_requests_at_once_take_turns_and_a_repeated_one_gets_the_same_answ
     play = trunk_of(parallel)
     await play.ready()
     await asyncio.sleep(0.1)
-    second, last = [await play.say(WholeTurn(word)) for word in "12"]
+    second, last = [await play.act(WholeTurn(word)) for word in "12"]
     score = await play.score(FinishedPath(QUESTION, (), True))
     refused = play.maker.sample.take_refused()
     await play.close()
@@ -145,28 +145,6 @@ def test_messages_as_templates_take_them():
         {"role": "tool", "content": "1", "name": "add", "tool_call_id": "a"},
     )  # fmt: skip
     assert request.functions == ()
-    body["messages"][1]["tool_calls"] = [{**call, "function": {"name": "add", "arguments": "{"}}]
-    with pytest.raises(Refused, match=r"^A message is not one of chat completions \(JSONDecodeError: "):
-        read_request(body)
-
-
-def test_what_an_agent_adds_is_framed_by_the_template_and_turns_stay_as_sampled(sample):
-    (question,), tokenizer = sample(adder, [1])
-    tree = question.tree
-    assert (len(tree.forks()), tree.returns().tolist()) == (1, [0.5, 0.6])
-    assert endings(tree) == (StopReason.WORLD_ENDED,) * 2
-    root, fork = tree.trajectories
-    # The twin: the template's text of the whole conversation.
-    talk = [{"role": "system", "content": "You add."}, {"role": "user", "content": "Begin at 2."}]
-    for n, total in ((1, 3), (2, 5)):
-        call = {"type": "function", "function": {"name": "add", "arguments": {"n": n}}}
-        talk += [{"role": "assistant", "content": "", "tool_calls": [call]}, {"role": "tool", "content": str(total)}]
-    talk += [{"role": "assistant", "content": "Done."}]
-    path = [piece for turn in tree.path(root.agent_id) for piece in (turn.token_ids, turn.observation)]
-    text = tokenizer.decode(np.concatenate([tree.prompt, *path]))
-    assert f"{text}\n" == tokenizer.apply_chat_template(talk, tools=[ADD], tokenize=False)
-    assert fork.num_inherited_turns == 1
-    assert len(fork.turns) == 2
 
 
 def test_a_changed_message_is_a_refused_fork(sample):
@@ -186,14 +164,22 @@ def test_a_changed_message_is_a_refused_fork(sample):
     )
 
 
-def rendered(tokenizer, *talk, tools=None):
-    """The twin: the template's text of a whole conversation, up to the end of its last message."""
-    return tokenizer.apply_chat_template(list(talk), tools=tools, tokenize=False).removesuffix("<|im_end|>\n")
+BEGIN = {"role": "system", "content": "You add."}
+RIGHT, DONE = ({"role": "assistant", "content": word} for word in ("Right.", "Done."))
 
 
 def call_of(n):
     call = {"type": "function", "function": {"name": "add", "arguments": {"n": n}}}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def result(text):
+    return {"role": "tool", "content": text}
+
+
+def rendered(tokenizer, *talk, tools=None):
+    """The twin: the template's text of a whole conversation, up to the end of its last message."""
+    return tokenizer.apply_chat_template(list(talk), tools=tools, tokenize=False).removesuffix("<|im_end|>\n")
 
 
 def texts(tokenizer, tree, trajectory):
@@ -205,54 +191,178 @@ def texts(tokenizer, tree, trajectory):
     ]
 
 
-def test_a_shortened_history_begins_another_conversation_with_the_run_s_reward(sample):
-    (question,), tokenizer = sample(adder, [1], compacts_at=4)
-    tree = question.tree
-    root, fork = tree.trajectories
-    assert (len(tree.forks()), question.requests_refused, new_contexts(tree)) == (1, 0, 1)
-    assert endings(tree) == (StopReason.WORLD_ENDED,) * 2
-    begin = {"role": "system", "content": "You add."}
-    common = len(tokenizer.encode(rendered(tokenizer, begin, user("Begin at 2."), tools=[ADD]).partition("Begin")[0]))
-    assert [turn.new_context for turn in root.turns] == [True, False, False, False]
-    assert known_beginnings(tree, depth_first_layout(tree))[0].num_tokens == common
-    assert tree.path("0.0")[: fork.num_inherited_turns] == list(root.turns[: fork.num_inherited_turns])
-    second = [begin, user("So far: 3."), call_of(1), {"role": "tool", "content": "4"}]
+@pytest.fixture
+def trained(sample):
+    """trained(options) -> (the question, its only tree, root and fork, tokenizer) of an `adder` that ends itself."""
+
+    def run(**options):
+        (question,), tokenizer = sample(adder, [1], **options)
+        tree = question.tree
+        root, fork = tree.trajectories
+        assert (len(tree.forks()), question.requests_refused) == (1, 0)
+        assert endings(tree) == (StopReason.WORLD_ENDED,) * 2
+        assert (
+            texts(tokenizer, tree, fork)[: fork.num_inherited_turns]
+            == (texts(tokenizer, tree, root)[: fork.num_inherited_turns])
+        )
+        return question, tree, (root, fork), tokenizer
+
+    return run
+
+
+def test_what_an_agent_adds_is_framed_by_the_template_and_turns_stay_as_sampled(trained):
+    _, tree, (root, fork), tokenizer = trained()
+    talk = [BEGIN, user("Begin at 2."), call_of(1), result("3"), call_of(2), result("5"), DONE]
+    assert texts(tokenizer, tree, root) == [rendered(tokenizer, *talk[:n], tools=[ADD]) for n in (3, 5, 7)]
+    assert (tree.returns().tolist(), new_contexts(tree)) == ([0.5, 0.6], 0)
+    assert (fork.num_inherited_turns, len(fork.turns)) == (1, 2)
+
+
+def test_a_shortened_history_begins_another_conversation_with_the_run_s_reward(trained):
+    _, tree, (root, fork), tokenizer = trained(compacts_at=4)
+    first = [BEGIN, user("Begin at 2."), call_of(1)]
+    second = [BEGIN, user("So far: 3."), call_of(1), result("4"), call_of(2), result("6"), DONE]
     assert texts(tokenizer, tree, root) == [
-        rendered(tokenizer, begin, user("Begin at 2."), call_of(1), tools=[ADD]),
-        rendered(tokenizer, *second[:3], tools=[ADD]),
-        rendered(tokenizer, *second, call_of(2), tools=[ADD]),
-        rendered(tokenizer, *second, call_of(2), {"role": "tool", "content": "6"},
-                 {"role": "assistant", "content": "Done."}, tools=[ADD]),
-    ]  # fmt: skip
-    assert tree.returns().tolist() == [0.6, (4 + fork_calls(tokenizer, fork)) / 10]
+        rendered(tokenizer, *talk, tools=[ADD]) for talk in (first, second[:3], second[:5], second)
+    ]
+    assert ([turn.new_context for turn in root.turns], new_contexts(tree)) == ([True, False, False, False], 1)
+    common = len(tokenizer.encode(rendered(tokenizer, *first[:2], tools=[ADD]).partition("Begin")[0]))
+    assert known_beginnings(tree, depth_first_layout(tree))[0].num_tokens == common
+    added = re.findall(r'"n": (\d+)', "".join(tokenizer.decode(turn.token_ids) for turn in fork.turns))
+    assert tree.returns().tolist() == [0.6, (4 + sum(map(int, added))) / 10]
 
 
-def fork_calls(tokenizer, fork):
-    said = "".join(tokenizer.decode(turn.token_ids) for turn in fork.turns)
-    return sum(int(n) for n in re.findall(r'"n": (\d+)', said))
-
-
-def test_a_helper_s_conversation_is_one_of_its_own_and_the_first_goes_on_after_it(sample):
-    (question,), tokenizer = sample(adder, [1], helped=True)
-    tree = question.tree
-    root, fork = tree.trajectories
-    assert (len(tree.forks()), question.requests_refused, new_contexts(tree)) == (1, 0, 6)
-    assert endings(tree) == (StopReason.WORLD_ENDED,) * 2
-    asked = {"role": "system", "content": "You check."}
-    right = {"role": "assistant", "content": "Right."}
-    talk = [{"role": "system", "content": "You add."}, user("Begin at 2."), call_of(1)]
-    talk += [{"role": "tool", "content": "3 (Right.)"}, call_of(2), {"role": "tool", "content": "5 (Right.)"}]
+def test_a_helper_s_conversation_is_one_of_its_own_and_the_first_goes_on_after_it(trained):
+    _, tree, (root, fork), tokenizer = trained(helped=True)
+    talk = [BEGIN, user("Begin at 2."), call_of(1), result("3 (Right.)"), call_of(2), result("5 (Right.)"), DONE]
+    helper = {"role": "system", "content": "You check."}
     assert texts(tokenizer, tree, root) == [
         rendered(tokenizer, *talk[:3], tools=[ADD]),
-        rendered(tokenizer, asked, user("Is it 3?"), right),
+        rendered(tokenizer, helper, user("Is it 3?"), RIGHT),
         rendered(tokenizer, *talk[:5], tools=[ADD]),
-        rendered(tokenizer, asked, user("Is it 5?"), right),
-        rendered(tokenizer, *talk, {"role": "assistant", "content": "Done."}, tools=[ADD]),
+        rendered(tokenizer, helper, user("Is it 5?"), RIGHT),
+        rendered(tokenizer, *talk, tools=[ADD]),
     ]
-    assert [turn.new_context for turn in root.turns] == [True, True, True, True, False]
-    layout = depth_first_layout(tree)
-    begun = [known.node for known in known_beginnings(tree, layout)[: len(root.turns) - 1]]
+    assert ([turn.new_context for turn in root.turns], new_contexts(tree)) == ([True, True, True, True, False], 6)
+    begun = [known.node for known in known_beginnings(tree, depth_first_layout(tree))[: len(root.turns) - 1]]
     # The helper's first conversation begins like the adder's, its second like its first; the adder's goes on twice.
-    assert begun == [0, 0, 1, 2]
-    assert fork.num_inherited_turns == 2
-    assert texts(tokenizer, tree, fork)[:2] == texts(tokenizer, tree, root)[:2]
+    assert (begun, fork.num_inherited_turns) == ([0, 0, 1, 2], 2)
+
+
+WRONG = {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{"}}
+
+
+async def told(endpoint, row):
+    """What the endpoint answers to requests that are wrong, as one text that the model reads."""
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(endpoint.app), base_url=endpoint.base_url) as http:
+
+        async def ask(*messages, **more):
+            response = await http.post("chat/completions", json={"messages": list(messages), **more})
+            body = response.json()
+            return body["error"]["message"] if response.status_code == 400 else body["choices"][0]["message"]
+
+        begin = {"role": "user", "content": [{"type": "text", "text": "Hello."}]}
+        answer = await ask(begin)
+        errors = [
+            await ask(begin, answer),
+            await ask(begin, answer, begin, n=2),
+            await ask(begin, answer, {"role": "user", "content": [{"type": "image_url"}]}),
+            await ask(begin, answer, {"role": "critic", "content": "No."}),
+            await ask(begin, answer, begin, tools=["add"]),
+            await ask(begin, answer, "On."),
+            await ask(begin, answer, {"role": "assistant", "tool_calls": [WRONG]}),
+            *[
+                (await http.post(path, json={"input": "Hi"})).json()["error"]["message"]
+                for path in ("responses", "v1/messages")
+            ],
+            (await http.get("chat/completions")).json()["error"]["message"],
+        ]
+        await ask(begin, answer, {"role": "user", "content": "\n".join(errors), "name": "Ann"})
+    return 1.0
+
+
+async def test_wrong_requests_are_refused_and_counted():
+    play = trunk_of(told)
+    await play.ready()
+    first = await play.act(WholeTurn("Hi."))
+    last = await play.act(WholeTurn("So."))
+    refused = play.maker.sample.take_refused()
+    await play.close()
+    (message,) = first.messages
+    assert (message["role"], last.done, refused) == ("user", True, 10)
+    assert message["content"].split("\n") == [
+        "This request adds no message to the conversation.",
+        "The endpoint gives one choice: n must be 1.",
+        "The endpoint takes messages of text only.",
+        "The endpoint takes messages of system, user, assistant, tool, not of 'critic'.",
+        "The tools of a request must be a list of objects.",
+        "A message is not one of chat completions (AttributeError: 'str' object has no attribute 'get').",
+        "A message is not one of chat completions (JSONDecodeError: Expecting property name enclosed in double quotes: "
+        "line 1 column 2 (char 1)).",
+        *[
+            f"The endpoint answers POST /v1/chat/completions and GET /v1/models, not {asked}."
+            for asked in ("POST /v1/responses", "POST /v1/v1/messages", "GET /v1/chat/completions")
+        ],
+    ]
+
+
+async def fails_after_a_refusal(endpoint, row):
+    await adder(endpoint, row)
+    return await adder(endpoint, row, n=2)
+
+
+def test_a_refused_request_is_counted_and_masks_if_the_agent_fails(sample):
+    (question,), _ = sample(fails_after_a_refusal, [1])
+    assert question.requests_refused == 2
+    assert set(endings(question.tree)) == {StopReason.BROKEN_TOOL}
+
+
+async def hopeless(endpoint, row):
+    """Asks twice for two answers; question 0 begins with that, and fails; others wait for the deadline then."""
+    async with client_of(endpoint) as http:
+        if row["seed"] != 0:
+            await said(http, user("Hi."))
+        for _ in range(2):
+            refused = await http.post("chat/completions", json={"messages": [user("Hi.")], "n": 2})
+        if row["seed"] == 0:
+            refused.raise_for_status()
+        await asyncio.sleep(60)
+
+
+def test_refused_requests_are_counted_however_their_question_or_trajectory_ends(sample):
+    (failed, question), _ = sample(hopeless, [0, 1], deadline_s=1.0)
+    assert failed.failure.message.startswith("BrokenToolError: The program 'hopeless' failed after a refused request")
+    assert (endings(question.tree), question.requests_refused) == ((StopReason.DEADLINE,), 4)
+
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+
+
+async def brief(endpoint, row, times=1, alone=False):
+    """Sends messages that the template does not take, and then what it was told; with `alone` as its first request."""
+    async with client_of(endpoint) as http:
+        talk = [] if alone else [user("You check."), await said(http, user("You check."))]
+        for _ in range(times):
+            refused = await http.post("chat/completions", json={"messages": [*talk, user("Hi."), SYSTEM]})
+        await said(http, *talk, user(f"{refused.status_code}: {refused.json()['error']['message']}"))
+    return 1.0
+
+
+def test_messages_that_the_template_does_not_take_are_a_refused_request_also_in_a_fork(sample):
+    (question,), tokenizer = sample(brief, [1])
+    root, fork = question.tree.trajectories
+    told = "The chat template cannot render these messages: The system message comes first."
+    assert tokenizer.decode(root.turns[0].observation) == (
+        f"\n<|im_start|>user\n400: {told}<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert (question.requests_refused, question.tree.returns().tolist()) == (2, [1.0, 1.0])
+    assert (fork.parent, fork.num_inherited_turns, len(fork.turns)) == ("0", 1, 1)
+    (limited, _), _ = sample(brief, [1, 2], times=100)
+    assert endings(limited.tree) == (StopReason.TOOL_CALL_LIMIT,) * 2
+    (failed,), _ = sample(brief, [1], alone=True)
+    assert failed.failure.message == f"UnreadableError: {told}"
+
+
+def test_a_task_s_own_tools_are_not_made_beside_an_agent_of_an_api(make_tool_env, tmp_path):
+    asked = {"task": "arithmetic", "model_name_or_path": calling_folder(tmp_path)}
+    assert make_tool_env(world=adder, protocol="function_calling", **asked).tool_names == ("text",)

@@ -87,13 +87,7 @@ def test_type_hints_and_the_docstring_make_the_schema():
     }
 
 
-def test_arguments_are_values_of_their_types():
-    given = {"points": [{"x": 1}], "colour": "blue", "scale": {"a": 2}}
-    assert said(tool_of(draw), given) == ("Point(x=1, y=0) Colour.BLUE mm None {'a': 2.0} 1 None {}", ToolStatus.OK)
-
-
-def check_evenness(number: Annotated[int, Field(multiple_of=2)], label: Annotated[str, Field(pattern="^a")] = "a"):
-    return number
+def label(text: Annotated[str, Field(pattern="^a")]): ...
 
 
 @pytest.mark.parametrize(
@@ -102,12 +96,9 @@ def check_evenness(number: Annotated[int, Field(multiple_of=2)], label: Annotate
         (draw, "{}", "draw: wrong arguments: 'points' is a required property."),
         (draw, '{"points": [], "color": 1}', "draw has no parameter 'color': it takes 'points', 'colour', 'unit',"),
         (draw, '{"points": [{"x": "1"}]}', "draw: wrong arguments: 'points' 0 'x' '1' is not of type 'integer'."),
-        (draw, '{"points": [], "colour": "green"}', "draw: wrong arguments: 'colour' 'green' is not one of ["),
-        (draw, '{"points": [], "unit": "m"}', "draw: wrong arguments: 'unit' 'm' is not one of ['mm', 'cm']."),
         (draw, "points", "draw takes one JSON object with 'points', 'colour',"),
-        (check_evenness, '{"number": 3}', "check_evenness: wrong arguments: 'number' 3 is not a multiple of 2."),
         # Patterns are pydantic's to check.
-        (check_evenness, '{"number": 2, "label": "b"}', "check_evenness: wrong arguments: 'label' String should match"),
+        (label, "b", "label: wrong arguments: 'text' String should match"),
     ],
 )
 def test_wrong_arguments_are_the_models_error(function, argument, message):
@@ -138,7 +129,8 @@ def slow():
 @pytest.mark.parametrize(
     ("function", "given", "text", "status"),
     [
-        (divide, {"a": 1, "b": 4}, "0.25", ToolStatus.OK),
+        (draw, {"points": [{"x": 1}], "colour": "blue", "scale": {"a": 2}},
+         "Point(x=1, y=0) Colour.BLUE mm None {'a': 2.0} 1 None {}", ToolStatus.OK),
         (divide, {"a": 1, "b": 0}, "float division by zero", ToolStatus.ERROR),
         (lost, {}, "LookupError", ToolStatus.ERROR),
         # Plain functions wait in threads, and coroutine functions in the loop.
@@ -146,7 +138,7 @@ def slow():
         (awaited, {}, "True", ToolStatus.OK),
         (slow, {}, "Time limit of 0.3 s exceeded.", ToolStatus.TIMEOUT),
     ],
-)
+)  # fmt: skip
 def test_what_a_function_returns_or_raises_is_what_the_model_reads(function, given, text, status):
     timeout_s = 0.3 if function is slow else 60.0
     assert said(tool_of(function, timeout_s=timeout_s), given) == (text, status)
@@ -201,7 +193,7 @@ def greet(name: str) -> str:
 GREET = f"{__name__}:greet"
 
 
-@pytest.mark.parametrize("tools", [[greet], [GREET], {greet: {"max_result_tokens": 99}}])
+@pytest.mark.parametrize("tools", [[GREET], {greet: {"max_result_tokens": 99}}])
 def test_a_function_answers_by_tags(begun, turn, tools):
     env = begun(tools=tools)
     assert "To use greet (Greets someone), write <greet> name </greet>." in env.tokenizer.decode(env._prompt.tolist())

@@ -1,4 +1,4 @@
-"""Environments of gymnasium as worlds: what the model reads, what a text does, pay, ends, seeds, copies."""
+"""Environments of gymnasium as worlds: what the model reads, what a text does, pay, ends and seeds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.envs.rewards import FinishedPath, Score
-from rllib_arpo.envs.worlds.copies import CopyChecks
 from tests.helpers.worlds import trunk_of
 
 MOVES = ["left", "down", "right", "up"]
@@ -16,7 +15,7 @@ LAKE = {"id": "FrozenLake-v1", "desc": ["SFH", "FFG"], "is_slippery": False, "re
 
 
 async def said(play, *texts):
-    return [(reply.text, reply.reward, reply.done) for reply in [await play.say(text) for text in texts]]
+    return [(reply.text, reply.reward, reply.done) for reply in [await play.act(text) for text in texts]]
 
 
 async def score(play):
@@ -24,7 +23,7 @@ async def score(play):
 
 
 class Echo(gym.Env):
-    """Texts in, texts out; pays for each letter, and ends after two texts. Draws a number at each step."""
+    """Texts in, texts out; pays for each letter, and ends after two texts."""
 
     observation_space = gym.spaces.Text(100)
     action_space = gym.spaces.Text(5)
@@ -41,7 +40,7 @@ class Echo(gym.Env):
         self.left -= 1
         over = self.left == 0
         ended = [over and self.ends == name for name in ("terminated", "truncated")]
-        return f"{action} {self.np_random.integers(10**6)}", self.pay * len(action), *ended, {}
+        return action, self.pay * len(action), *ended, {}
 
     def close(self):
         self.closed = True
@@ -80,9 +79,8 @@ async def test_an_environment_by_its_id(options, moves, opening, replies, accura
 )
 async def test_a_text_that_is_not_an_action_is_an_error_that_the_model_reads(read, text, error):
     play = trunk_of({"gymnasium": {**LAKE, "read": read}}, seed=0)
-    reply = await play.say(text)
+    reply = await play.act(text)
     assert (reply.text, reply.status, reply.done) == (error, ToolStatus.ERROR, False)
-    assert await said(play.fork(), "1" if read is int else "down") == [("3", 0.0, False)]
 
 
 async def test_spaces_of_texts_need_no_functions_and_the_row_resets():
@@ -91,7 +89,7 @@ async def test_spaces_of_texts_need_no_functions_and_the_row_resets():
         await play.ready()
     assert first.opening == same.opening and first.opening.endswith(" {'hard': True}")
     assert other.opening != first.opening and other.opening.endswith(" None")
-    assert (await first.say("sixsix")).text == f"'sixsix' is not an action: {Echo.action_space}."
+    assert (await first.act("sixsix")).text == f"'sixsix' is not an action: {Echo.action_space}."
     assert [reward for _, reward, _ in await said(first, "aa", "bbb")] == [0.5, 0.75]
     assert await score(first) == Score(0.0, 1.0)  # of 1.25
 
@@ -104,20 +102,6 @@ async def test_both_ends_of_an_episode_end_the_trajectory(ends):
     world = await play.ready()
     await play.close()
     assert [*found, world._env.closed] == [False, True, True]
-
-
-@pytest.mark.parametrize("forks_by", [None, "replay"])
-async def test_a_fork_has_the_random_numbers_of_its_parent_and_goes_apart(forks_by):
-    play = trunk_of({Echo: {"forks_by": forks_by}}, seed=1)
-    await said(play, "a")
-    child, other = play.fork(), play.fork()
-    ((parents, _, _),) = await said(play, "b")
-    assert await said(child, "b") == [(parents, 0.25, True)]
-    ((others, _, _),) = await said(other, "ccc")
-    assert (others.split()[1], others.split()[0]) == (parents.split()[1], "ccc")
-    assert await score(child) == Score(0.0, 0.5) and await score(other) == Score(0.0, 1.0)
-    await CopyChecks().check([child, other])
-    assert play.maker.fork_method == (forks_by or "copy")
 
 
 async def test_spaces_that_are_not_texts_ask_for_the_functions():

@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ContractError
+from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call, Reply, far_side, interpreter
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
+from tests.helpers import worlds
 from tests.helpers.worlds import QUESTION, trunk_of
 from tests.helpers.worlds import texts as said
 
@@ -24,53 +25,16 @@ FINISHED = FinishedPath(QUESTION, ("2", "3"), True)
 
 
 def far(name: str, **options) -> WorldSession:
-    return trunk_of({f"tests.helpers.far_worlds:{name}": {"python": sys.executable, **options}})
+    return trunk_of(worlds.far(name, **options))
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "way"),
-    [
-        ("Adder", {}, "fork"),
-        ("Adder", {"forks_by": "copy"}, "fork"),
-        ("Adder", {"forks_by": "replay"}, "replay"),
-        ("Locked", {}, "replay"),
-        ("Streaming", {}, "replay"),
-    ],
-)
-async def test_a_fork_goes_on_from_its_parents_state(name, options, way, capfd):
-    trunk = far(name, **options)
-    await trunk.ready()
-    root, other = trunk.fork_root(), trunk.fork_root()
-    found = [trunk.opening, *await said(root, "2", "x")]
-    child = root.fork()
-    found += [*await said(root, "3"), *await said(child, "20"), *await said(other, "1")]
-    score = await child.score(FINISHED)
-    assert (await child.say("90")).done
-    assert (root.maker.fork_method, child.copied_from is None) == (way, way == "replay")
-    for play in (trunk, root, other, child):
-        await play.close()
-    refused = "invalid literal for int() with base 10: 'x'"
-    assert found == ["begin at 1", "3", refused, "6", "23", "2"]
-    assert (score.reward, score.accuracy, child.paid) == (2.3, 1.0, 1.5)
+async def test_replies_pay_the_world_scores_and_what_it_prints_is_not_seen(capfd):
+    play = far("Adder")
+    _, last = [await play.act(text) for text in ("22", "90")]
+    score = await play.score(FINISHED)
+    await play.close()
+    assert (last.text, last.done, play.paid, score.reward, score.accuracy) == ("113", True, 1.0, 11.3, 1.0)
     assert capfd.readouterr() == ("", "")
-
-
-async def test_a_world_that_demands_copies_is_not_replayed():
-    demanded = r'^The world has forks_by = "copy", and copy.deepcopy raises TypeError: cannot pickle '
-    with pytest.raises(ContractError, match=demanded):
-        trunk = far("Locked", forks_by="copy")
-        await trunk.ready()
-        await trunk.fork().ready()
-
-
-async def test_each_world_has_its_luck_and_a_fork_its_parents():
-    trunk = far("Dice")
-    one, two = trunk.fork(), trunk.fork()
-    first, second = await said(one, "", ""), await said(two, "", "")
-    child = one.fork()
-    assert first == second
-    assert len(set(first)) == 2
-    assert await said(one, "") == await said(child, "")
 
 
 async def test_public_methods_are_tools_as_in_trl_and_as_on_this_side():
@@ -98,15 +62,10 @@ async def test_public_methods_are_tools_as_in_trl_and_as_on_this_side():
         assert [*tool["properties"]] == [*near.tools[name]["properties"]]
 
 
-async def test_a_reward_that_is_none_is_not_left_to_the_configured_one():
-    with pytest.raises(ContractError, match=r"^The world: score raises RuntimeError: TypeError: float\(\) "):
-        await far("Unpaid").score(FINISHED)
-
-
 async def test_steps_are_texts_as_in_gymnasium():
     play = far("Walk")
-    first, last = await play.say("right"), await play.say("left")
-    again, end = await play.say("left"), await play.score(FINISHED)
+    first, last = await play.act("right"), await play.act("left")
+    again, end = await play.act("left"), await play.score(FINISHED)
     assert [play.opening, first.text, last.text, again.text] == ["at 1", "at 2", "at 1", "at 0"]
     assert (again.done, end.accuracy) == (True, 0.75)
 
@@ -123,7 +82,7 @@ async def test_a_world_that_hangs_is_broken_and_its_process_is_replaced(monkeypa
     one, two = far("Adder", timeout_s=1.0).fork(), far("Adder").fork()
     found = await said(two, "2")
     with pytest.raises(BrokenToolError, match=r"^FarWorld did not answer in 1 s\.$"):
-        await one.say("hang")
+        await one.act("hang")
     assert [*found, *await said(two, "3")] == ["3", "6"]
 
 
@@ -134,7 +93,7 @@ async def test_a_request_that_was_given_up_disturbs_no_other_and_is_ended_when_i
     await two.ready()
     nap = asyncio.create_task(said(one, "nap"))
     await asyncio.sleep(0.1)
-    hang = asyncio.create_task(two.say("hang"))
+    hang = asyncio.create_task(two.act("hang"))
     await asyncio.sleep(0.1)
     hang.cancel()
     assert await nap == before
@@ -163,7 +122,7 @@ def test_a_process_that_starts_slowly_starts_again_whatever_the_time_limit(tmp_p
 async def test_the_world_of_a_fork_that_was_given_up_is_closed_over_there():
     trunk, other = (far("Adder", step=2) for _ in range(2))
     await trunk.ready()
-    nap = asyncio.create_task(trunk.say("nap"))
+    nap = asyncio.create_task(trunk.act("nap"))
     await asyncio.sleep(0.1)
     child = trunk.fork()
     await asyncio.sleep(0.1)
@@ -175,7 +134,7 @@ async def test_the_world_of_a_fork_that_was_given_up_is_closed_over_there():
 
 async def test_a_bug_over_there_is_a_bug_here_with_its_traceback():
     with pytest.raises(RuntimeError, match=r"^KeyError: 'nothing there'\n") as raised:
-        await far("Adder").say("bug")
+        await far("Adder").act("bug")
     assert 'raise KeyError("nothing there")' in "".join(raised.value.__notes__)
 
 

@@ -1,9 +1,9 @@
-"""Tools of a real MCP server, over standard input and output and over HTTP, by themselves and in an environment."""
+"""Tools of a real MCP server, alone and in an environment; and, with stand-ins, sessions that hang, die or end."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import contextlib
 import re
 import sys
 import time
@@ -14,14 +14,16 @@ from types import SimpleNamespace
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ForkRefused
+from rllib_arpo.envs.errors import BrokenToolError, ForkRefused, ToolError
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.question import QA, Question
+from rllib_arpo.envs.support.loop_thread import loop_thread
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
+from rllib_arpo.envs.worlds import Call, WorldLost
 from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.mcp import McpTools
-from rllib_arpo.envs.worlds.mcp_session import McpSession
+from rllib_arpo.envs.worlds.mcp import McpTools, McpWorld
+from rllib_arpo.envs.worlds.mcp_session import McpServer, McpSession, result_text
 from rllib_arpo.envs.worlds.session import WorldSession
 from tests.helpers.other_python import free_port, running
 
@@ -68,10 +70,8 @@ def test_a_servers_tools_are_tools(stdio):
     ("name", "argument", "expected"),
     [
         ("price", "brass lamp", ToolResult("12")),
-        ("price", '{"item": "oak chair"}', ToolResult("30")),
         ("price", '{"name": "oak chair"}', ToolResult("""no item '{"name": "oak chair"}'""")),
         ("multiply", '{"a": 7, "b": 12, "unit": " crowns"}', ToolResult("84 crowns")),
-        ("multiply", "7 12", ToolResult("multiply takes one JSON object with 'a', 'b', 'unit'.", ERROR)),
         ("fail", "no such order", ToolResult("Error executing tool fail: no such order", ERROR)),
     ],
 )
@@ -139,14 +139,7 @@ async def test_each_trajectory_and_each_fork_has_a_server_of_its_own(make_tool_e
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "breaks",
-    [
-        "<die> {} </die>",
-        '<sleep> {"seconds": 60} </sleep>',
-        '<multiply> {"a": 1, "b": 1, "unit": "\\ud83d"} </multiply>',
-    ],
-)
+@pytest.mark.parametrize("breaks", ["<die> {} </die>", '<sleep> {"seconds": 60} </sleep>'])
 async def test_a_call_that_breaks_costs_neither_its_neighbours_nor_its_own_trajectory(make_tool_env, breaks):
     env = make_tool_env(tools={"mcp": {"servers": {"shop": STDIO}, "timeout_s": 10.0}})
     env.reset(options={OPTION_QUESTION: 0, OPTION_NUM_ROOTS: 3})
@@ -155,43 +148,6 @@ async def test_a_call_that_breaks_costs_neither_its_neighbours_nor_its_own_traje
     found += [*answers, *[await said(env, agent, COUNT) for agent in "012"]]
     await env.close_question()
     assert found == ["1", "1", "1", "2", "2", "2", "3", "3"]
-
-
-#: A server whose only tool is answered by what its argument says, with the request's id in place of ID.
-ANSWERS = """
-import json, sys
-for line in sys.stdin:
-    request = json.loads(line)
-    version = request.get("params", {}).get("protocolVersion")
-    result = {
-        "initialize": {"protocolVersion": version, "capabilities": {}, "serverInfo": {"name": "x", "version": "1"}},
-        "tools/list": {"tools": [{"name": "say", "inputSchema": {"type": "object", "properties": {"a": {}}}}]},
-    }.get(request["method"])
-    answer = json.dumps({"jsonrpc": "2.0", "id": request.get("id"), "result": result})
-    if request["method"] == "tools/call":
-        answer = request["params"]["arguments"]["a"].replace("ID", str(request["id"]))
-    if "id" in request:
-        sys.stdout.buffer.write(answer.encode("latin-1") + b"\\n")
-        sys.stdout.flush()
-"""
-
-
-def test_an_answer_that_cannot_be_read_is_an_error_at_once():
-    say = expand({"s": {"command": sys.executable, "args": ["-c", ANSWERS], "shared": True}}, timeout_s=60.0)["say"]
-
-    def said(rest: str, before: str = "") -> ToolResult:
-        return call(say, json.dumps({"a": f'{before}{{"jsonrpc": "2.0", "id": ID{rest}}}'}))
-
-    unread = ToolResult("The MCP server's answer to 'say' cannot be read.", ERROR)
-    text = ', "result": {"content": [{"type": "text", "text": "%s"}]}'
-    begin = time.monotonic()
-    assert said(text % "\\ud83d") == unread
-    assert said("") == unread
-    assert said(f', "result": {"[" * 5000}{"]" * 5000}') == unread
-    assert said(', "error": {"code": "x", "message": 5}') == unread
-    assert said(text % "fine", before="a line of a log\n") == ToolResult("fine")
-    assert said(text % "\xff") == ToolResult("\ufffd")
-    assert time.monotonic() - begin < 30
 
 
 def test_names_that_clash_get_the_servers_name():
@@ -205,19 +161,122 @@ def test_keys_are_passed_on_by_name(monkeypatch):
     assert re.fullmatch(r"\d+ hunter2", call(tools["pid"], "{}").text)
 
 
-def test_a_name_that_no_tag_can_carry_is_refused():
-    code = (
-        "from mcp.server.mcpserver import MCPServer\n"
-        "server = MCPServer('odd')\n"
-        "server.add_tool(lambda: 'x', name='an odd/name')\n"
-        "server.run('stdio')"
-    )
-    with pytest.raises(ValueError, match=r"'odd': 'an odd/name' cannot be the name of a tool"):
-        expand({"odd": {"command": sys.executable, "args": ["-c", code]}})
+class FakeClient:
+    """Answers every call at once; or is "busy" for a while first, "hangs" until it is closed, "dies" of every call,
+    raises "odd" errors, "counts" its calls. The session of one that "ends" does so soon."""
+
+    def __init__(self, kind: str):
+        self.calls: list[str] = []
+        self.kind, self.closed, self.opened = kind, asyncio.Event(), asyncio.get_running_loop().time()
+
+    async def call_tool(self, tool: str, arguments: dict) -> str:
+        if self.kind == "odd":
+            raise RuntimeError(tool)
+        if self.kind == "ends" and self.closed.is_set():
+            raise RuntimeError("Client must be used within an async context manager")
+        self.calls.append(tool)
+        await (asyncio.sleep(60.0) if tool == "waits" else self.list_tools())
+        text = str(len(self.calls)) if self.kind == "counts" else f"{tool} {self.kind}"
+        return SimpleNamespace(content=[SimpleNamespace(type="text", text=text)], is_error=False)
+
+    async def list_tools(self, **options) -> None:
+        busy_s = {"busy": 1.5, "hangs": None}.get(self.kind, 0.0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(None if busy_s is None else self.opened + busy_s):
+                await self.closed.wait()
+        if self.kind == "dies" or self.closed.is_set():
+            raise ConnectionResetError("gone")
 
 
-def test_a_server_with_two_tools_of_one_name_is_refused(monkeypatch):
-    price = SimpleNamespace(name="price", description="", input_schema={})
-    monkeypatch.setattr(McpSession, "list_tools", lambda self: [price, price])
-    with pytest.raises(ValueError, match=r"^The MCP server 'shop': there are two tools 'price'\.$"):
-        expand({"shop": STDIO})
+@pytest.fixture
+def session_with(monkeypatch):
+    """session_with(kinds...) -> a session whose servers are `FakeClient`s of these kinds, one after the other."""
+    import mcp.types  # noqa: F401  # Slow, and not to be on the calls' time.
+
+    thread, sessions = loop_thread("mcp"), []
+
+    def make(*kinds: str, shared: bool = True) -> McpSession:
+        left = list(kinds)
+
+        @contextlib.asynccontextmanager
+        async def client_of(server):
+            client = FakeClient(left.pop(0))
+            try:
+                async with asyncio.timeout(0.1 if client.kind == "ends" else None):
+                    yield client
+            finally:
+                client.closed.set()
+
+        monkeypatch.setattr("rllib_arpo.envs.worlds.mcp_session.client_of", client_of)
+        monkeypatch.setattr("rllib_arpo.envs.worlds.mcp_session.ALIVE_TIMEOUT_S", 0.1)
+        sessions.append(McpSession(thread, McpServer(command="none", shared=shared), 60.0))
+        return sessions[-1]
+
+    yield make
+    for session in sessions:
+        thread.run_blocking(session.close(), 60.0)
+
+
+async def asked(session: McpSession, tool: str) -> str:
+    return result_text(await session.call(tool, {}))
+
+
+async def in_a_world(session: McpSession, tool: str) -> str:
+    """The same by a trajectory that acts in a shared session."""
+    maker = WorldMaker("The server", lambda: McpWorld(session, {}, 60.0))
+    return (await WorldSession(maker, Question("q", (), (), QA, "q")).act(Call(tool, {}))).text
+
+
+async def given_up(call, after_s: float) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(after_s):
+            await call
+
+
+async def test_a_server_that_let_a_call_time_out_is_replaced_only_if_it_keeps_silent(session_with):
+    hung = session_with("hangs", "answers")
+    await given_up(asked(hung, "a"), 0.2)
+    assert await asked(hung, "b") == "b answers"
+    slow = session_with("answers")
+    await given_up(asked(slow, "waits"), 0.2)
+    assert await asked(slow, "c") == "c answers"
+
+
+def test_a_session_that_has_ended_by_itself_is_opened_again(session_with):
+    session = session_with("ends", "answers")
+    assert asyncio.run(asked(session, "a")) == "a ends"
+    time.sleep(0.5)
+    assert asyncio.run(asked(session, "b")) == "b answers"
+
+
+def test_a_shared_server_that_dies_is_opened_again_once_a_call_and_nothing_is_repeated(session_with):
+    session = session_with("dies", "answers", "dies", "dies", "answers")
+    assert asyncio.run(in_a_world(session, "a")) == "a answers"
+    asyncio.run(session._close())
+    assert asyncio.run(in_a_world(session, "b")) == "The server was lost twice in one action (gone)."
+    assert asyncio.run(in_a_world(session, "c")) == "c answers"
+
+
+async def test_a_trajectorys_session_that_is_lost_is_not_opened_again(session_with):
+    """Its server's state is gone: `WorldSession` repeats what was done, with another one."""
+    session = session_with("counts", "dies", shared=False)
+    assert await asked(session, "count") == "1"
+    await session._close()
+    with pytest.raises(WorldLost, match="its server is gone"):
+        await session.call("count", {})
+    with pytest.raises(WorldLost, match="gone"):
+        await session_with("dies", shared=False).call("a", {})
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        ("Tool a has an output schema but did not return structured content", ToolError),
+        ("Invalid structured content returned by tool a: 3\nhere", ToolError),
+        ("Event loop is closed", RuntimeError),
+    ],
+)
+def test_a_result_that_does_not_fit_its_schema_is_an_error_and_a_bug_is_none(session_with, message, error):
+    with pytest.raises(error, match=message.splitlines()[0]) as raised:
+        asyncio.run(session_with("odd").call(message, {}))
+    assert type(raised.value) is error

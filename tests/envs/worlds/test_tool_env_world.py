@@ -117,27 +117,6 @@ def test_of_a_world_that_takes_turns_errors_are_read_and_what_it_must_not_do_is_
     assert turn(env, "1", "die<|im_end|>")[2].stop_reason == StopReason.BROKEN_TOOL
 
 
-def test_a_question_that_cannot_be_made_leaves_nothing_of_the_one_before(begun, turn, monkeypatch):
-    closed = []
-
-    class Closing(Sum):
-        async def close(self):
-            closed.append(self.total)
-
-    def bad_row(*_args):
-        raise DataError("row 7 is bad")
-
-    env = begun(world=Closing)
-    turn(env, "0", "1")
-    asyncio.run(env.close_question())
-    before = list(closed)
-    monkeypatch.setattr(type(env.task), "question", bad_row)
-    with pytest.raises(DataError, match=r"^row 7 is bad$"):
-        asyncio.run(env.reset())
-    asyncio.run(env.close_question())
-    assert closed == before != []
-
-
 def test_a_world_may_score_and_a_plain_turn_ends_one_that_takes_no_texts(begun, turn):
     env = begun(num_roots=2, world=Scored)
     text, reward, info, done = turn(env, "0", "That is it.<|im_end|>")
@@ -157,6 +136,11 @@ def test_a_fork_that_is_not_its_parent_is_refused_in_its_first_turn(begun, turn,
     with pytest.raises(ForkRefused, match=r"cannot be repeated: turn 1, 1, got 'world \d+ .*' in place of 'world \d+ "):
         turn(env, "0.0", first)
     assert turn(env, "0", "1")[3] is False
+    env = begun(world={Replayed: {"faults": Faults(act=[None, KeyError("a bug")])}})
+    turn(env, "0", "1")
+    env.fork_agent("0", "0.0")
+    with pytest.raises(ForkRefused, match=r"^KeyError: 'a bug'$"):
+        turn(env, "0.0", first)
 
 
 def test_a_fork_whose_first_call_a_limit_refuses_is_refused_in_that_turn(begun, turn, monkeypatch):
@@ -173,14 +157,6 @@ def test_a_fork_whose_first_call_a_limit_refuses_is_refused_in_that_turn(begun, 
         turn(env, "0.0", "<drift> b </drift>")
 
 
-def test_a_fork_whose_replay_alone_raises_is_refused(begun, turn):
-    env = begun(world={Replayed: {"faults": Faults(act=[None, KeyError("a bug")])}})
-    turn(env, "0", "1")
-    env.fork_agent("0", "0.0")
-    with pytest.raises(ForkRefused, match=r"^KeyError: 'a bug'$"):
-        turn(env, "0.0", "2")
-
-
 def test_what_a_world_says_first_is_a_users_message(begun, tmp_path):
     class Briefed(Sum):
         async def reset(self, question):
@@ -191,20 +167,14 @@ def test_what_a_world_says_first_is_a_users_message(begun, tmp_path):
     rows.write_text(json.dumps({"prompt": asked, "answer": "1"}))
     prompt = prompt_of(begun(world=Briefed, task="rows", path=str(rows)))
     assert "Hm.<|im_end|>\n<|im_start|>user\nhalf \ufffd<|im_end|>" in prompt
+    Briefed.reset = World.reset
+    with pytest.raises(DataError, match=r"^seed 2: neither the task nor the world asks anything\.$"):
+        begun(1, world=Briefed)
 
 
 def test_a_text_that_fills_the_limit_of_tokens_ends_a_trajectory(begun, turn):
     env = begun(world=Sum, max_response_tokens=60)
     assert turn(env, "0", "1" * 60)[2].stop_reason == StopReason.TOKEN_LIMIT
-
-
-def test_a_world_that_asks_nothing_is_named(begun):
-    class Silent(Sum):
-        async def reset(self, question):
-            return ""
-
-    with pytest.raises(DataError, match=r"^seed 2: neither the task nor the world asks anything\.$"):
-        begun(1, world=Silent)
 
 
 def test_a_question_of_plain_rllib_cannot_be_asked_without_await(make_tool_env):
