@@ -26,7 +26,7 @@ from typing import Any, Self
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 
-from rllib_arpo.options.option import documented_by
+from rllib_arpo.options.option import sets
 from rllib_arpo.options.tables import METHODS
 
 
@@ -49,7 +49,7 @@ def method_source(name: str, method: Method) -> str:
     keywords = [f"{option}: {declared.rule.type} = NotProvided" for option, declared in method.options.items()]
     lines = [
         "",
-        f'    @documented_by(METHODS["{name}"])',
+        f'    @sets(METHODS["{name}"])',
         f"    def {name}(",
         *(f"        {line}," for line in ["self", "*", *keywords, *(["**kwargs: Any"] if method.of_rllib else [])]),
         "    ) -> Self:",

@@ -14,10 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from tqdm import tqdm
+from tqdm import tqdm
 
 logger = logging.getLogger("rllib_arpo")
 
@@ -104,7 +102,7 @@ class RunTerminal:
     def __enter__(self) -> RunTerminal:
         global _open
         encoding = sys.stdout.encoding or "utf-8"
-        self._screen = os.fdopen(os.dup(STDOUT), "w", encoding=encoding, errors="replace")
+        self._screen = os.fdopen(os.dup(STDOUT), "w", buffering=1, encoding=encoding, errors="replace")
         self._kept = _redirect(self.log)
         self._closed = False
         self._handler = _WarningsHandler(self)
@@ -134,11 +132,7 @@ class RunTerminal:
                 os.write(STDOUT, f"{text}\n".encode())
             if self._closed:  # A line of a thread that comes after the end.
                 return
-            if self._bar is not None:
-                self._bar.clear()
-            print(text, file=self._screen, flush=True)
-            if self._bar is not None:
-                self._bar.refresh()
+            tqdm.write(text, file=self._screen)
 
     def warn(self, text: str) -> None:
         """Shows a warning once; the log has every occurrence."""
@@ -153,8 +147,6 @@ class RunTerminal:
 
     def show(self, label: str, done: int, total: int, unit: str) -> None:
         """Shows the bar below the lines, or moves it."""
-        from tqdm import tqdm
-
         with self._lock, suppress(OSError):
             if self._closed or not self._screen.isatty():
                 return

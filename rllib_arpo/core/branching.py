@@ -140,7 +140,7 @@ class BranchingRule:
 
 
 #: Options of the rules that look at P.
-_OF_P = ("branch_base_probability", "branch_entropy_weight")
+_OF_P = ("branch_base_probability", "branch_entropy_weight", "consecutive_fork_penalty")
 BRANCHING_RULES: dict[str, BranchingRule] = {
     "threshold": BranchingRule(
         _threshold, "where P > {branch_threshold:g}", _threshold_chance, ("branch_threshold", *_OF_P)

@@ -19,12 +19,12 @@ from rllib_arpo.engine.engine import RECORD_ENTROPIES
 from rllib_arpo.options.option import Need, Option, Reader
 from rllib_arpo.options.rules import (
     FINITE,
-    FRACTION,
     POSITIVE,
     PROBABILITY,
     SWITCH,
     at_least,
     name_in,
+    number,
     one_of,
     optional,
     or_name,
@@ -208,7 +208,7 @@ ADAPTIVE_ROLLOUT = {
     "branch_share": Option(
         None,
         f'of branch_threshold="auto": the share of tool responses that fork while forks are left; None: {AUTO_SHARE}.',
-        optional(FRACTION),
+        optional(number("a number between 0 and 1", lambda value: 0 < value < 1)),
         Reader.TRAINING,
         command_line=True,
         needs=(
@@ -242,11 +242,6 @@ ADAPTIVE_ROLLOUT = {
         Reader.FORKS,
         command_line=True,
         needs=(
-            Need(
-                "branching={branching!r} has no P",
-                lambda c: not c.consecutive_fork_penalty or reads_p(c.branching),
-                {"consecutive_fork_penalty": 0.1, "branching": "always"},
-            ),
             Need(
                 "with budget_allocation={budget_allocation!r} a node may be decided before those above it",
                 lambda c: not c.consecutive_fork_penalty or c.budget_allocation not in OVER_TREE,

@@ -7,16 +7,7 @@ from rllib_arpo.options.option import Need, Option, Reader
 from rllib_arpo.options.rules import Rule, a_dict, at_least, name_in, one_of, optional
 from rllib_arpo.weights import WEIGHT_SYNCS
 
-MODEL = Rule(
-    "the id or the folder of a model; call .language_model(model_name_or_path=...)",
-    lambda value: isinstance(value, str) and value != "",
-    "str",
-)
-LORA = Rule(
-    "a dict of keywords of peft.LoraConfig, or None",
-    lambda value: value is None or isinstance(value, dict),
-    "dict[str, Any] | None",
-)
+MODEL = Rule("the id or the folder of a model", lambda value: isinstance(value, str) and value != "", "str")
 
 
 def _engines_have_gpus(config: AlgorithmConfig) -> bool:
@@ -89,7 +80,7 @@ LANGUAGE_MODEL = {
         'None trains all weights. A dict of keywords of `peft.LoraConfig`, such as {"r": 8, "lora_alpha": 16, '
         '"target_modules": "all-linear"}, trains an adapter alone: it is what is synced and checkpointed, and the '
         "frozen base, which is held in `dtype`, is the reference of the KL.",
-        LORA,
+        optional(a_dict("a dict of keywords of peft.LoraConfig")),
         Reader.SHARED,
     ),
 }

@@ -4,7 +4,7 @@ from typing import Any, Self
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
 
-from rllib_arpo.options.option import documented_by
+from rllib_arpo.options.option import sets
 from rllib_arpo.options.tables import METHODS
 
 
@@ -17,7 +17,7 @@ class OptionMethods(AlgorithmConfig):
                 setattr(self, name, values[name])
         return self
 
-    @documented_by(METHODS["language_model"])
+    @sets(METHODS["language_model"])
     def language_model(
         self,
         *,
@@ -33,7 +33,7 @@ class OptionMethods(AlgorithmConfig):
     ) -> Self:
         return self._set_provided("language_model", locals())
 
-    @documented_by(METHODS["adaptive_rollout"])
+    @sets(METHODS["adaptive_rollout"])
     def adaptive_rollout(
         self,
         *,
@@ -67,7 +67,7 @@ class OptionMethods(AlgorithmConfig):
     ) -> Self:
         return self._set_provided("adaptive_rollout", locals())
 
-    @documented_by(METHODS["training"])
+    @sets(METHODS["training"])
     def training(
         self,
         *,
@@ -109,7 +109,7 @@ class OptionMethods(AlgorithmConfig):
         super().training(**kwargs)
         return self._set_provided("training", locals())
 
-    @documented_by(METHODS["reporting"])
+    @sets(METHODS["reporting"])
     def reporting(
         self,
         *,

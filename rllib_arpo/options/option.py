@@ -1,15 +1,17 @@
 """The declaration of an option, from which its keyword, its help, its row of the page and its checks follow."""
 
 import copy
+import functools
+import inspect
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rllib_arpo.options.rules import Rule, shown
+from rllib_arpo.options.rules import Rule, did_you_mean, shown
 
 
 class Reader(Enum):
@@ -106,13 +108,24 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 WIDTH = 116
 
 
-def documented_by(method: Method) -> Callable[[Function], Function]:
-    """Makes the docstring: what the method sets, and its options with their defaults."""
+def sets(method: Method) -> Callable[[Function], Function]:
+    """Makes the docstring, of the options with their defaults, and a sentence about a keyword that is not known."""
 
     def decorate(function: Function) -> Function:
-        entries = [_entry(name, option) for name, option in method.options.items()]
+        name = function.__name__
+        rllibs = inspect.signature(getattr(AlgorithmConfig, name)).parameters if method.of_rllib else ()
+        entries = [_entry(option, declared) for option, declared in method.options.items()]
         function.__doc__ = "\n".join([method.words, "", "Args:", *entries])
-        return function
+
+        @functools.wraps(function)
+        def checked(self: AlgorithmConfig, **keywords: Any) -> Any:
+            known = [*method.options, *rllibs]
+            for key in keywords:
+                if key not in known:
+                    raise TypeError(f"{name}: {key!r} is not a keyword of this method.{did_you_mean(key, known)}")
+            return function(self, **keywords)
+
+        return cast(Function, checked)
 
     return decorate
 

@@ -1,9 +1,10 @@
 """Rules for single values, and the words that an error message says about them."""
 
+import difflib
 import inspect
 import reprlib
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
@@ -52,6 +53,12 @@ def shown(value: Any) -> str:
     return _Short().repr(value)
 
 
+def did_you_mean(key: str, known: Sequence[str]) -> str:
+    """A question that ends an error message; empty where no known key is near."""
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
+
+
 def one_of(*values: Any) -> Rule:
     """Texts, numbers or switches. True equals 1, but does not count as a number; an array equals nothing."""
     names = ", ".join(map(repr, values))
@@ -98,7 +105,8 @@ def a_dict(words: str = "a dict", of: Rule | None = None) -> Rule:
     """A dict with names as keys; `of`: the rule of its values."""
 
     def test(value: Any) -> bool:
-        return isinstance(value, dict) and all(isinstance(key, str) for key in value) and _all(of, value.values())
+        has_names = isinstance(value, dict) and all(isinstance(key, str) for key in value)
+        return has_names and (of is None or all(map(of.test, value.values())))
 
     return Rule(words, test, "dict[str, Any]")
 
@@ -114,10 +122,6 @@ def takes(function: Any, number: int) -> bool:
     return True
 
 
-def _all(rule: Rule | None, values: Iterable[Any]) -> bool:
-    return rule is None or all(rule.test(value) for value in values)
-
-
 def _is(value: Any, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
 
@@ -125,6 +129,5 @@ def _is(value: Any, kind: type) -> bool:
 POSITIVE = number("a finite number > 0", lambda value: value > 0)
 NOT_NEGATIVE = number("a finite number >= 0", lambda value: value >= 0)
 PROBABILITY = number("a number in [0, 1]", lambda value: 0 <= value <= 1)
-FRACTION = number("a number between 0 and 1", lambda value: 0 < value < 1)
 FINITE = number("a finite number", lambda _value: True)
 SWITCH = one_of(True, False)

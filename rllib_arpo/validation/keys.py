@@ -3,8 +3,7 @@
 A key that a new RLlib adds is therefore refused as soon as a user changes it.
 """
 
-import difflib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -20,8 +19,10 @@ from rllib_arpo.options.rules import (
     Rule,
     a_dict,
     at_least,
+    did_you_mean,
     one_of,
     optional,
+    or_name,
     shown,
     takes,
 )
@@ -115,9 +116,7 @@ USED_IN_TRAINING: dict[str, Rule | None] = {
     "num_env_runners": _COUNT,
     "evaluation_num_env_runners": _COUNT,
     "num_learners": _COUNT,
-    "num_cpus_per_learner": Rule(
-        'a finite number >= 0, or "auto"', lambda value: value == "auto" or NOT_NEGATIVE.test(value)
-    ),
+    "num_cpus_per_learner": or_name(NOT_NEGATIVE, "auto"),
     "num_gpus_per_learner": NOT_NEGATIVE,
     "custom_resources_per_learner": optional(_RESOURCES),
     "local_gpu_idx": _COUNT,
@@ -165,7 +164,9 @@ _ONE_BATCH = "does nothing in ARPO; use questions_per_batch: one iteration is on
 _DEADLINE = "does nothing in ARPO; use question_deadline_s, which bounds every question"
 _ONE_POLICY = "one model, that of language_model(), plays every trajectory and is trained"
 _NO_MODULE = "an engine samples, not an RLModule; use learner_connector or the environment"
-_NOT_CALLED = "is never called, since an episode is made when its question has ended; use on_episode_end"
+#: Callbacks that ARPO never makes.
+NEVER_CALLED = ("on_episode_created", "on_episode_start", "on_episode_step")
+NOT_CALLED = "is never called, since an episode is made when its question has ended; use on_episode_end"
 _NEW_STACK = "ARPO runs on RLlib's new API stack alone"
 #: For some of the refused keys, words that complete the sentence "key=value: ...".
 HINTS = {
@@ -183,7 +184,7 @@ HINTS = {
     "gamma": "does nothing in ARPO: a trajectory's reward is not discounted",
     "model": "does nothing in ARPO; use language_model()",
     "optimizer": "does nothing in ARPO; use lr, adam_betas and weight_decay",
-    **dict.fromkeys((f"callbacks_on_episode_{name}" for name in ("created", "start", "step")), _NOT_CALLED),
+    **dict.fromkeys((f"callbacks_{name}" for name in NEVER_CALLED), NOT_CALLED),
     **dict.fromkeys(("policies", "policies_to_train", "policy_mapping_fn"), _ONE_POLICY),
     "evaluation_duration_unit": "evaluation_duration counts questions, which are 'episodes'",
     "evaluation_parallel_to_training": "evaluation needs the weights of the iteration that has just ended",
@@ -206,9 +207,10 @@ _PRIVATE = {
     "_train_batch_size_per_learner", "_env_to_module_connector", "_module_to_env_connector", "_learner_connector",
     "_learner_class", "_model_config", "_rl_module_spec",
 }  # fmt: skip
-#: All keys that `evaluation_config` may only repeat.
+#: Keys that `evaluation_config` may only repeat, since evaluation takes them from training, or does not read them.
+SHARED = {name for name, option in OPTIONS.items() if option.reader is Reader.SHARED}
 UNREAD_IN_EVALUATION = {
-    *USED_IN_TRAINING, *(name for name, option in OPTIONS.items() if option.reader in (Reader.TRAINING, Reader.SHARED)),
+    *USED_IN_TRAINING, *(name for name, option in OPTIONS.items() if option.reader is Reader.TRAINING)
 }  # fmt: skip
 #: Options that an evaluation without forks does not read.
 UNREAD_WITHOUT_FORKS = {name for name, option in OPTIONS.items() if option.reader is Reader.FORKS}
@@ -259,12 +261,6 @@ def _check_names(keys: Iterable[str], defaults: AlgorithmConfig, where: str = ""
             raise ValueError(f"{where}{key!r} is not a key of {kind.__name__}.{did_you_mean(key, known)}")
 
 
-def did_you_mean(key: str, known: Sequence[str]) -> str:
-    """A question that ends an error message; empty where no known key is near."""
-    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    return f" Did you mean {nearest[0]!r}?" if nearest else ""
-
-
 def _check_values(
     config: AlgorithmConfig, values: Mapping[str, Any], defaults: AlgorithmConfig, where: str = ""
 ) -> None:
@@ -291,13 +287,15 @@ def _check_read_in_evaluation(config: AlgorithmConfig) -> None:
     explore = config.evaluation_config.get("explore", False)
     SWITCH.check(f"{OF_EVALUATION}explore", explore)
     for key, value in config.evaluation_config.items():
-        if key not in UNREAD_IN_EVALUATION | UNREAD_IF_GREEDY.keys() or value == getattr(config, key):
+        if key not in SHARED | UNREAD_IN_EVALUATION | UNREAD_IF_GREEDY.keys() or value == getattr(config, key):
             continue
         name = f"{OF_EVALUATION}{keyword(key)}={shown(value)}"
         # The earlier questions that these follow are asked for by the configuration of training.
         follows = (key, value) == ("branch_threshold", AUTO)
         follows |= key == "branching" and isinstance(value, str) and looks_back(value)
-        if key in UNREAD_IN_EVALUATION or (explore and follows):
+        if key in SHARED or (explore and follows):
+            raise ValueError(f"{name}: evaluation takes it from training; set it outside of evaluation_config.")
+        if key in UNREAD_IN_EVALUATION:
             raise ValueError(f"{name}: evaluation does not read it; set it outside of evaluation_config.")
         if not explore and key in UNREAD_IF_GREEDY and value != UNREAD_IF_GREEDY[key]:
             raise ValueError(f"{name}: greedy decoding does not read it; set explore=True beside it.")

@@ -11,13 +11,10 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.utils import force_list
 
-from rllib_arpo.options.rules import POSITIVE, at_least, shown
+from rllib_arpo.options.rules import POSITIVE, at_least, did_you_mean, shown
 from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
-from rllib_arpo.validation.keys import did_you_mean
+from rllib_arpo.validation.keys import NEVER_CALLED, NOT_CALLED
 from rllib_arpo.weights import transfer_backend
-
-#: Callbacks that ARPO never makes, since it builds an episode when its question has ended.
-NEVER_CALLED = ("on_episode_created", "on_episode_start", "on_episode_step")
 
 
 def check_rl_module(config: AlgorithmConfig) -> None:
@@ -30,7 +27,7 @@ def check_rl_module(config: AlgorithmConfig) -> None:
 
     spec, own = config._rl_module_spec, config._model_config
     if spec is not None and not isinstance(spec, RLModuleSpec):
-        raise ValueError(f"rl_module_spec={spec!r}: one module plays and is trained, so it must be an RLModuleSpec.")
+        raise ValueError(f"rl_module_spec={shown(spec)}: one module plays and is trained, so it must be an RLModuleSpec.")
     module_class = spec.module_class if spec is not None and spec.module_class is not None else LLMRLModule
     if not issubclass(module_class, LLMRLModule):
         raise ValueError(f"rl_module_spec: {module_class.__name__} does not subclass LLMRLModule.")
@@ -56,10 +53,7 @@ def check_callbacks(config: AlgorithmConfig) -> None:
             continue
         for name in NEVER_CALLED:
             if getattr(callbacks, name, None) is not getattr(RLlibCallback, name):
-                raise ValueError(
-                    f"callbacks_class: {callbacks.__name__}.{name} is never called, since an episode is made when its "
-                    "question has ended; use on_episode_end."
-                )
+                raise ValueError(f"callbacks_class: {callbacks.__name__}.{name} {NOT_CALLED}.")
 
 
 def check_learner(config: AlgorithmConfig) -> None:
@@ -95,13 +89,15 @@ def check_lora(config: AlgorithmConfig) -> None:
         ValueError: one sentence that names the key.
         ImportError: PEFT is not installed.
     """
+    from rllib_arpo.policy.lora import Adapter
+
     lora = config.lora
     if lora is None:
         return
     if transfer_backend(config.weight_sync):
         raise ValueError(f"weight_sync={config.weight_sync!r}: sends whole weights; with lora use 'in_process_reload'.")
     _check_keywords(lora)
-    _check_targets(lora, config.model_name_or_path)
+    Adapter(causal_lm_without_weights(config.model_name_or_path), lora)
 
 
 def _check_keywords(lora: dict[str, Any]) -> None:
@@ -123,9 +119,3 @@ def _check_keywords(lora: dict[str, Any]) -> None:
             f"lora['init_lora_weights']={lora['init_lora_weights']!r}: must be one of "
             f"{', '.join(map(repr, INITIALISATIONS))}, which leave the base weights alone."
         )
-
-
-def _check_targets(lora: dict[str, Any], model_name_or_path: str) -> None:
-    from rllib_arpo.policy.lora import Adapter
-
-    Adapter(causal_lm_without_weights(model_name_or_path), lora)

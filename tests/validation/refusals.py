@@ -10,18 +10,27 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
+from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
+from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
+from ray.rllib.policy.policy import PolicySpec
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.options.option import Need
-from rllib_arpo.options.rules import shown
+from rllib_arpo.options.rules import Rule, shown
 from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.validation.combinations import NEEDS_OF_RLLIB
+from rllib_arpo.validation.keys import USED, USED_IN_TRAINING, keyword
 from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
-from tests.validation.sentences import message
 
 FILE = Path(__file__).with_name("sentences.md")
-#: Every option is tried with each of these.
+#: The rule of each option, and of each key of RLlib.
+RULES = {name: option.rule for name, option in OPTIONS.items()} | {
+    key: rule for key, rule in (USED | USED_IN_TRAINING).items() if rule is not None
+}
+#: Every rule is tried with each of these.
 VALUES: tuple[Any, ...] = (
     None, True, 0, 1, -1, 0.5, 1.0, 1.5, math.nan, math.inf, 10**400, "another", "", "os:getcwd", "no:module",
     (0.9, 0.99), (0.9, 1.0), {}, {"grad_norm": 2.0}, {"grad_norm": 0}, {"gradnorm": 2.0}, {1: 2},
@@ -33,15 +42,35 @@ FURTHER: tuple[dict[str, Any], ...] = (
     {"adaptive_rollout": {"num_rollouts": 8}},
     {"env": None},
     {"env": "ToolMaths-v0"},
+    {"env": "ParquetQuestions-v0", "env_config": {"path": "/no/such.parquet", "tools": ["python"]}},
+    {"env_config": {"max_tool_cals": 3}},
     {"env_config": {"max_tool_calls": 7}},
     {"model_name_or_path": "/no/such/model"},
     {"max_context_tokens": 4096},
+    {"max_context_tokens": 150},
+    # RLlib's keys: values that no declared value shows, and keys that ARPO does not use.
+    {"custom_resources_per_env_runner": {"GPU": 1}},
+    {"output_write_episodes": False},
+    {"policies": {"default_policy": PolicySpec(config={"lr": 1.0})}},
+    {"policies_to_train": []},
+    {"framework_str": "tf2"},
+    {"explore": False},
+    {"create_local_env_runner": True, "num_env_runners": 1},
+    {"callbacks_on_episode_step": print},
+    # Modules of one's own.
+    {"_model_config": {"depth": 2}},
+    {"_model_config": {"dtype": "float16"}},
+    {"_model_config": 3},
+    {"_model_config": DefaultModelConfig()},
+    {"_rl_module_spec": RLModuleSpec(module_class=RLModule)},
+    {"_rl_module_spec": MultiRLModuleSpec(rl_module_specs={})},
     # What belongs to other fork rules.
     {"branch_threshold": "auto", "branching": "probability"},
     {"branch_threshold": 0.9, "branching": "always"},
     {"branch_base_probability": 0.1, "branching": "random", "random_fork_probability": 0.5},
     {"branch_entropy_weight": 2.0, "branching": "random", "random_fork_probability": 0.5},
     {"random_fork_probability": 0.0, "branching": "always"},
+    {"consecutive_fork_penalty": 0.1, "branching": "always"},
     # The same needs as in the table, of other values.
     {"branch_width": 10**12, "branching": "probability"},
     {"baseline": "same_state", "max_resample_rounds": 1},
@@ -90,7 +119,23 @@ FURTHER: tuple[dict[str, Any], ...] = (
     {"evaluation_config": {"max_context_tokens": 2048}},
     {"evaluation_config": {"callbacks_on_episode_end": print}},
     {"evaluation_config": {"env_runner_restore_timeout_s": 5.0}},
+    {"evaluation_config": {"lr": 0.1}},
+    {"evaluation_config": {"sleep_level": 1}},
+    {"evaluation_config": {"temperature": 0.5}},
+    {"evaluation_config": {"explore": True, "branch_width": 2}},
+    {"evaluation_config": {"explore": True, "branching": "permuted"}},
+    {"evaluation_config": {"explore": True, "branching": "threshold", "branch_threshold": "auto"}},
+    {"evaluation_config": {"explore": True, "branching": "threshold", "num_rollouts": 1}},
+    {"evaluation_config": {"env_config": {"spli": "test"}}, "evaluation_num_env_runners": 1},
 )  # fmt: skip
+
+
+def message(config: ARPOConfig) -> str:
+    """The sentence with which `config` is refused."""
+    with pytest.raises(ValueError) as raised:
+        config.validate()
+    assert "\n" not in str(raised.value)
+    return str(raised.value)
 
 
 def all_needs() -> list[tuple[str, Need]]:
@@ -110,11 +155,11 @@ def whole_file(small_model: str, model: str) -> str:
 
 def _lines(small_model: str, model: str) -> Iterator[str]:
     yield from ("# What is refused", "", "`make generated` writes this file: read what a change of it tells users.", "")
-    yield from ("## One value", "What an option must be. The brackets have those that it takes of these values:", "")
+    yield from ("## One value", "What a value must be. The brackets have those that it may be of these:", "")
     yield from ("    " + ", ".join(map(shown, VALUES)), "")
-    for name, option in OPTIONS.items():
-        taken = ", ".join(shown(value) for value in VALUES if _is_taken(name, value))
-        yield f"- `{name}`: {option.rule.in_words()} [{taken}]"
+    for name, rule in RULES.items():
+        taken = ", ".join(shown(value) for value in VALUES if _is_taken(rule, value))
+        yield f"- `{keyword(name)}`: {rule.in_words()} [{taken}]"
     yield from ("", "## Keys that do not fit together", "Changes of the default configuration.", "")
     for _key, need in all_needs():
         yield f"- `{_in_words(need.example)}`: {message(default_config(model).update_from_dict(need.example))}"
@@ -123,9 +168,9 @@ def _lines(small_model: str, model: str) -> Iterator[str]:
         yield f"- `{_in_words(changes)}`: {message(small_config(small_model).update_from_dict(changes))}"
 
 
-def _is_taken(name: str, value: Any) -> bool:
+def _is_taken(rule: Rule, value: Any) -> bool:
     try:
-        return OPTIONS[name].rule.test(value)
+        return rule.test(value)
     except ValueError:  # It names a module that cannot be imported.
         return False
 

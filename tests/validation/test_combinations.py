@@ -1,17 +1,18 @@
-"""Keys that must fit together: those of the tree, of overlap, of the update, of engines and learners."""
+"""Keys that must fit together: those of the tree, of the update, of engines and learners, and of a LoRA."""
 
+import sys
 from importlib.metadata import PackageNotFoundError
 
 import pytest
 import ray
 from packaging.version import Version
 
-from rllib_arpo import DAPOConfig
+from rllib_arpo import ARPOConfig, DAPOConfig
 from rllib_arpo.core.branching import BRANCHING_RULES, BranchingRule
 from rllib_arpo.engine.vllm_versions import vllm_version
 from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
-from tests.validation.sentences import message
+from tests.validation.refusals import message
 
 
 def test_what_belongs_to_a_rule_follows_from_the_registry(model_folder, monkeypatch):
@@ -41,6 +42,9 @@ def test_what_belongs_to_a_rule_follows_from_the_registry(model_folder, monkeypa
         {"random_fork_probability": 0.3, "branching": "never"},
         {"clip_high": 0.28, "dual_clip": 3.0, "num_epochs": 2},
         {"clip_low": 0.1, "shuffle_batch_per_epoch": True, "questions_per_minibatch": 1},
+        {"lora": {}},
+        {"lora": {"r": 2, "lora_alpha": 4, "target_modules": "all-linear", "lora_dropout": 0}},
+        {"lora": {"init_lora_weights": "orthogonal"}},
     ],
 )
 def test_what_belongs_together_is_valid(model_folder, changes):
@@ -68,24 +72,17 @@ def test_learners_may_share_gpus_with_engines(model_folder, learners, learner, e
 
 @pytest.mark.parametrize("sharding", ["none", "fsdp2"])
 def test_learners_that_share_the_model_may_send_it(model_folder, unknown_cluster, sharding):
-    small_config(model_folder).update_from_dict(
-        {
-            "sharding": sharding,
-            "num_learners": 2,
-            "num_gpus_per_learner": 1,
-            "weight_sync": "nccl",
-            "engine": "vllm",
-            "num_env_runners": 1,
-            "num_gpus_per_env_runner": 1,
-        }
-    ).validate()
+    config = sending_by_nccl(model_folder).learners(num_learners=2)
+    config.training(sharding=sharding).validate()
+
+
+def sending_by_nccl(model_folder: str) -> ARPOConfig:
+    config = small_config(model_folder, engine="vllm").language_model(weight_sync="nccl")
+    return config.learners(num_gpus_per_learner=1).env_runners(num_env_runners=1, num_gpus_per_env_runner=1)
 
 
 def test_the_weight_transfer_of_an_older_vllm_is_refused(model_folder, monkeypatch):
-    changes = {"weight_sync": "nccl", "engine": "vllm", "num_env_runners": 1}
-    config = small_config(model_folder).update_from_dict(
-        {**changes, "num_gpus_per_learner": 1, "num_gpus_per_env_runner": 1}
-    )
+    config = sending_by_nccl(model_folder)
     assert vllm_version() >= Version("0.32")
     monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", lambda build: {"vllm": "0.26.0"}[build])
     assert message(config) == (
@@ -109,3 +106,18 @@ def test_a_driver_without_vllm_leaves_its_version_to_the_engines(monkeypatch):
 
     monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", missing)
     assert vllm_version() is None
+
+
+def test_without_peft_its_extra_is_named(model_folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ImportError, match=r"^lora needs the package peft, .* `pip install rllib-arpo\[lora\]`\.$"):
+        small_config(model_folder).language_model(lora={"r": 2}).validate()
+
+
+def test_of_a_mixture_of_experts_the_attention_alone_is_adapted(tmp_path):
+    config = small_config(tiny_model(tmp_path, "qwen3_moe"))
+    config.language_model(lora={"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}).validate()
+    for targets, layer in (("all-linear", "experts"), (["q_proj", "gate"], "gate")):
+        assert message(config.language_model(lora={"target_modules": targets})) == (
+            f"lora: adapts 'model.layers.0.mlp.{layer}', and only linear layers before the LM head are supported."
+        )

@@ -1,27 +1,11 @@
-"""The allowed contents of `evaluation_config`, and evaluation without it."""
+"""The allowed contents of `evaluation_config`, and evaluation without it; `sentences.md` has what is refused."""
 
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.validation.keys import UNREAD_IF_GREEDY, UNREAD_IN_EVALUATION, UNREAD_WITHOUT_FORKS, keyword
+from rllib_arpo.validation.keys import SHARED, UNREAD_IF_GREEDY, UNREAD_IN_EVALUATION, UNREAD_WITHOUT_FORKS, keyword
 from tests.helpers.configs import small_config
-from tests.validation.sentences import message
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        {"engine": "vllm"},
-        {"max_context_tokens": 2048},
-        {"callbacks_on_episode_end": print},
-        {"env_runner_restore_timeout_s": 5.0},
-    ],
-)
-def test_evaluation_on_the_env_runners_of_training_has_no_settings_of_its_own_for_them(model_folder, override):
-    """`sentences.md` has the sentences."""
-    config = small_config(model_folder).evaluation(evaluation_config=override)
-    assert message(config).endswith("; set evaluation_num_env_runners >= 1.")
-    config.evaluation(evaluation_num_env_runners=1).validate()
+from tests.validation.refusals import message
 
 
 def test_evaluation_is_greedy_and_never_forks(model_folder):
@@ -47,24 +31,20 @@ def test_a_whole_configuration_for_evaluation_is_refused(model_folder):
     small_config(model_folder).evaluation(evaluation_config=ARPOConfig.overrides(seed=5)).validate()
 
 
-def test_a_key_that_evaluation_does_not_read_is_refused(model_folder):
+def test_a_key_that_evaluation_does_not_read_or_takes_from_training_may_only_be_repeated(model_folder):
     assert {"lr", "num_learners", "num_epochs", "kl_coeff", "log_sys_usage", "max_weight_lag"} <= UNREAD_IN_EVALUATION
     # With engines of its own as well: one that could not sleep, or take the learner's weights, would end the run late.
-    assert {"weight_sync", "sleep_level", "lora"} <= UNREAD_IN_EVALUATION
-    for key in UNREAD_IN_EVALUATION:
-        config = small_config(model_folder)
-        config.evaluation_config = {key: "another"}
-        assert message(config) == (
-            f"evaluation_config: {keyword(key)}='another': evaluation does not read it; set it outside of "
-            f"evaluation_config."
-        )
-
-
-def test_a_key_that_evaluation_does_not_read_may_be_repeated(model_folder):
-    config = small_config(model_folder)
+    assert {"weight_sync", "sleep_level", "lora"} == SHARED
     # An `evaluation_config` in itself would have no end.
-    config.evaluation_config = {key: getattr(config, key) for key in UNREAD_IN_EVALUATION - {"evaluation_config"}}
+    keys, config = SHARED | UNREAD_IN_EVALUATION, small_config(model_folder)
+    config.evaluation_config = {key: getattr(config, key) for key in keys - {"evaluation_config"}}
     config.validate()
+    for key in keys:
+        config.evaluation_config = {key: "another"}
+        reason = "evaluation takes it from training" if key in SHARED else "evaluation does not read it"
+        assert message(config) == (
+            f"evaluation_config: {keyword(key)}='another': {reason}; set it outside of evaluation_config."
+        )
 
 
 @pytest.mark.parametrize("key", [*UNREAD_IF_GREEDY])
@@ -81,13 +61,6 @@ def test_a_key_that_greedy_decoding_does_not_read_is_refused(model_folder, key):
     assert " beside it." not in message(config)
 
 
-@pytest.mark.parametrize("override", [{"branch_threshold": "auto"}, {"branching": "permuted"}])
-def test_what_follows_earlier_questions_is_that_of_training(model_folder, override):
-    config = small_config(model_folder)
-    config.evaluation(evaluation_config={"explore": True, "branching": "threshold"} | override)
-    assert message(config).endswith(": evaluation does not read it; set it outside of evaluation_config.")
-
-
 @pytest.mark.parametrize(
     ("training", "override"),
     [
@@ -100,24 +73,6 @@ def test_an_evaluation_that_forks_need_not_follow_earlier_questions_as_training_
     config = small_config(model_folder).adaptive_rollout(entropy_baseline_questions=32, **training)
     override = {"explore": True, "branching": "threshold"} | override
     config.evaluation(evaluation_config=override).validate()
-
-
-@pytest.mark.parametrize(
-    ("training", "override", "expected"),
-    [
-        ({}, {"num_rollouts": 1}, "num_initial_rollouts=2: must not exceed num_rollouts=1."),
-        ({}, {"env_config": {"spli": "test"}}, "Unknown env_config key 'spli': did you mean 'split'?"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("own", [0, 1])
-def test_an_evaluation_that_could_not_sample_is_refused_before_engines_start(
-    model_folder, training, override, expected, own
-):
-    config = small_config(model_folder).update_from_dict(training)
-    config.evaluation(
-        evaluation_config={"explore": True, "branching": "threshold"} | override, evaluation_num_env_runners=own
-    )
-    assert message(config) == f"evaluation_config: {expected}"
 
 
 @pytest.mark.parametrize("explore", [False, True])
@@ -137,6 +92,9 @@ def test_an_evaluation_that_does_not_fork_may_say_that_it_does_not_monitor(model
         {"max_response_tokens": 60},
         {"max_context_tokens": 512},
         {"max_context_tokens": 2048, "evaluation_num_env_runners": 1},
+        {"engine": "vllm", "evaluation_num_env_runners": 1},
+        {"callbacks_on_episode_end": print, "evaluation_num_env_runners": 1},
+        {"env_runner_restore_timeout_s": 5.0, "evaluation_num_env_runners": 1},
     ],
 )
 def test_what_evaluation_reads_may_differ(model_folder, override):

@@ -3,10 +3,9 @@
 import pytest
 
 from rllib_arpo.options.rules import shown
-from rllib_arpo.options.tables import OPTIONS
+from rllib_arpo.validation.keys import keyword
 from tests.helpers.models import tiny_model
-from tests.validation.refusals import FILE, VALUES, all_needs, default_config, whole_file
-from tests.validation.sentences import message
+from tests.validation.refusals import FILE, RULES, VALUES, all_needs, default_config, message, whole_file
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +22,12 @@ def test_the_defaults_are_valid(model):
     default_config(model).validate()
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_a_value_that_breaks_its_rule_is_refused(model, name):
-    rule = OPTIONS[name].rule
+@pytest.mark.parametrize("key", RULES)
+def test_a_value_that_breaks_its_rule_is_refused(model, key):
+    rule, config = RULES[key], default_config(model)
     refused = next(value for value in VALUES if not rule.test(value))
-    config = default_config(model).update_from_dict({name: refused})
-    assert message(config) == f"{name}={shown(refused)}: must be {rule.in_words()}."
+    setattr(config, key, refused)
+    assert message(config) == f"{keyword(key)}={shown(refused)}: must be {rule.in_words()}."
 
 
 @pytest.mark.parametrize(
