@@ -158,8 +158,7 @@ class TreeSampler:
 
     def _add(self, agent: Agent) -> Agent:
         self._agents[agent.agent_id] = agent
-        if not agent.topped_up:
-            self._schedule.passed(agent.agent_id, agent.num_inherited_turns)
+        self._schedule.passed(agent.agent_id, agent.num_inherited_turns)
         return agent
 
     def _name(self) -> str:
@@ -172,7 +171,7 @@ class TreeSampler:
                 self._group.create_task(trajectory)
 
     def _added_roots(self, number: int, *, topped_up: bool = False) -> list[Coroutine[Any, Any, None]]:
-        """Fresh trajectories from the prompt; [5] top-ups, which use the budget that forks left, never fork."""
+        """Fresh trajectories from the prompt; [5] top-ups take the whole budget that forks left, so they never fork."""
         names = [str(self._num_roots + i) for i in range(number)]
         self._num_roots += number
         return [self._run_added(self._add(self._root(name, topped_up=topped_up))) for name in names]
@@ -184,9 +183,8 @@ class TreeSampler:
     async def _run(self, agent: Agent) -> None:
         """Runs one trajectory from its start to its end."""
         await self._generate_turns(agent)
-        if not agent.topped_up:
-            self._schedule.ended(agent.agent_id)
-            self._decide_due()
+        self._schedule.ended(agent.agent_id)
+        self._decide_due()
 
     async def _generate_turns(self, agent: Agent) -> None:
         """Generates turns and lets the environment answer, until the trajectory ends."""
@@ -300,13 +298,11 @@ class TreeSampler:
                     self._group.create_task(trajectory)
 
     def _examine(self, agent: Agent, num_path_turns: int, entropies: np.ndarray) -> None:
-        """[2] measures the node before the turn that begins with `entropies`; a top-up's node gets no decision."""
+        """[2] measures the node before the turn that begins with `entropies`."""
         assert agent.initial_entropies is not None  # The root's first turn is generated.
         delta = self._delta(entropies, agent.turns[-1].tool, agent.initial_entropies)
         level = _finite_entropy(entropy_level(entropies, self._vocab_size, self._settings.entropy_normalization))
         agent.decisions[num_path_turns] = ForkDecision(level, delta)
-        if agent.topped_up:
-            return
         if self._places() and self._may_fork:
             self._schedule.add(self._candidate(agent, num_path_turns, delta))
         self._schedule.passed(agent.agent_id, num_path_turns)
