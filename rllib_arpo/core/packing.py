@@ -98,15 +98,12 @@ def pack_tree(
         one tree with T = prompt + unique generated tokens + attended tool-response tokens.
 
     Raises:
-        ValueError: the prompt, or all that a turn has read, is empty (a first token could not be scored), the
-            attribution is not of this layout, or a turn lacks the entropies of some of its tokens, which
-            `with_entropies` needs.
+        ValueError: the prompt, or all that a turn has read, is empty (a first token could not be scored), or a turn
+            lacks the entropies of some of its tokens, which `with_entropies` needs.
     """
     num_nodes, num_prompt = len(layout.nodes), len(tree.prompt)
     if num_prompt == 0:
         raise ValueError(f"question {tree.question_id} has an empty prompt")
-    if len(attribution.weight) != num_nodes:
-        raise ValueError(f"an attribution of {len(attribution.weight)} nodes does not fit a layout of {num_nodes}")
     turns = [tree.turn_of(node) for node in layout.nodes]
     generated = np.array([len(turn.token_ids) for turn in turns], dtype=np.int64)
     known = known_beginnings(tree, layout)
@@ -238,13 +235,7 @@ def split_tree(packed: PackedTree, max_tokens: int) -> list[PackedTree]:
 
 
 def concatenate(packed_trees: Sequence[PackedTree]) -> PackedTree:
-    """Puts trees one after the other into one pass; no token attends to another tree.
-
-    Raises:
-        ValueError: there is no tree.
-    """
-    if not packed_trees:
-        raise ValueError("there is no tree to concatenate")
+    """Puts trees, at least one, one after the other into one pass; no token attends to another tree."""
     sizes = [packed.num_tokens for packed in packed_trees]
     shift = np.repeat(np.cumsum([0, *sizes[:-1]]), sizes)
     columns = {
@@ -260,20 +251,15 @@ def plan_passes(sizes: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Groups consecutive trees greedily into passes of at most `max_tokens` tokens.
 
     Args:
-        sizes: tokens of each tree.
+        sizes: tokens of each tree, none above `max_tokens` (`split_tree`).
         max_tokens: the limit of a pass.
 
     Returns:
         per pass the indices of its trees; every index once, in order.
-
-    Raises:
-        ValueError: one tree alone is larger than `max_tokens`; split it first.
     """
     passes: list[list[int]] = []
     room = 0
     for i, size in enumerate(sizes):
-        if size > max_tokens:
-            raise ValueError(f"tree {i} has {size} tokens: split it, max_tokens_per_pass is {max_tokens}")
         if not passes or size > room:
             passes.append([])
             room = max_tokens

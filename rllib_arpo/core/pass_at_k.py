@@ -14,11 +14,6 @@ def is_correct(accuracy: float) -> bool:
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     """The probability that k samples, drawn without replacement, include a correct one (Chen et al. 2021, eq. 1).
 
-    With k = `num_samples` it is 1 if any sample is correct, otherwise 0.
-
-    Raises:
-        ValueError: not 1 <= k <= num_samples, or not 0 <= num_correct <= num_samples.
+    With k = `num_samples` it is 1 if any sample is correct, otherwise 0. k is at least 1, and not above `num_samples`.
     """
-    if not (1 <= k <= num_samples and 0 <= num_correct <= num_samples):
-        raise ValueError(f"pass@{k} of {num_samples} samples with {num_correct} correct ones does not exist.")
     return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)

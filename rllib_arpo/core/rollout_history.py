@@ -35,17 +35,8 @@ class EarlierQuestion:
             entropy_window: as in `examined_nodes`.
         """
         nodes = [node for node in examined_nodes(tree, entropy_window) if node.on_policy]
-        levels: dict[str, list[float]] = {}
-        for node in nodes:
-            levels.setdefault(node.tool, []).append(node.entropy)
+        levels = _joined((node.tool, node.entropy) for node in nodes)
         return cls(levels, [node.decision.delta for node in nodes], [node.depth for node in nodes])
-
-    def at_depths(self) -> dict[int, list[float]]:
-        """Depth -> dH at the responses there."""
-        return {
-            depth: [rise for rise, at in zip(self.rises, self.depths, strict=True) if at == depth]
-            for depth in set(self.depths)
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +68,8 @@ def entropy_levels(questions: Iterable[Mapping[str, Sequence[float]]]) -> Rollou
     Args:
         questions: of each, `EarlierQuestion.levels`.
     """
-    levels = {tool: np.array(values) for tool, values in _joined(questions).items()}
+    found = _joined((tool, level) for question in questions for tool, own in question.items() for level in own)
+    levels = {tool: np.array(values) for tool, values in found.items()}
     if not levels:
         return NO_HISTORY
     return RolloutReference(
@@ -108,10 +100,11 @@ class RolloutHistory:
             by_depth: whether `RolloutReference.rises_at` is wanted.
         """
         rises = [rise for question in self._questions for rise in question.rises]
+        depths = [depth for question in self._questions for depth in question.depths]
         return replace(
             entropy_levels(question.levels for question in self._questions),
             rise=float(np.quantile(rises, 1.0 - share)) if rises and share is not None else None,
-            rises_at=_joined(question.at_depths() for question in self._questions) if by_depth else {},
+            rises_at=_joined(zip(depths, rises, strict=True)) if by_depth else {},
         )
 
     def get_state(self) -> list[dict[str, Any]]:
@@ -123,11 +116,9 @@ class RolloutHistory:
         self.extend(EarlierQuestion(**question) for question in state)
 
 
-def _joined(questions: Iterable[Mapping[Key, Sequence[float]]]) -> dict[Key, list[float]]:
-    """Key -> the values of all questions; a key without values is left out."""
+def _joined(pairs: Iterable[tuple[Key, float]]) -> dict[Key, list[float]]:
+    """Key -> its values, in their order."""
     joined: dict[Key, list[float]] = {}
-    for question in questions:
-        for key, values in question.items():
-            if len(values):
-                joined.setdefault(key, []).extend(map(float, values))
+    for key, value in pairs:
+        joined.setdefault(key, []).append(float(value))
     return joined

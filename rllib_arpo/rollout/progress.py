@@ -24,14 +24,6 @@ class RolloutProgress:
         label: in front of the bar, e.g. "rollout" or "evaluation".
         mode: a key of `INTERVALS_S`.
         clock: seconds; for tests.
-
-    ```python
-    progress = RolloutProgress("rollout", progress_mode())
-    progress.begin(8)
-    progress.update(tokens=120, tools=1)
-    progress.update(questions=1, forks=3, tools=-1)
-    progress.end()
-    ```
     """
 
     def __init__(self, label: str, mode: str, clock: Callable[[], float] = time.monotonic):

@@ -70,7 +70,8 @@ class TreeSampler:
         self._env = env
         self._engine = engine
         self._settings = settings
-        self._vocab_size = vocab_size
+        #: Of levels of the entropy and of their rises.
+        self._units = vocab_size, settings.entropy_normalization
         self._num_token_ids = num_token_ids
         self._on_progress = on_progress
         self._ref = question
@@ -158,8 +159,7 @@ class TreeSampler:
 
     def _add(self, agent: Agent) -> Agent:
         self._agents[agent.agent_id] = agent
-        if not agent.topped_up:
-            self._schedule.passed(agent.agent_id, agent.num_inherited_turns)
+        self._schedule.passed(agent.agent_id, agent.num_inherited_turns)
         return agent
 
     def _name(self) -> str:
@@ -172,7 +172,7 @@ class TreeSampler:
                 self._group.create_task(trajectory)
 
     def _added_roots(self, number: int, *, topped_up: bool = False) -> list[Coroutine[Any, Any, None]]:
-        """Fresh trajectories from the prompt; [5] top-ups, which use the budget that forks left, never fork."""
+        """Fresh trajectories from the prompt; [5] top-ups take the whole budget that forks left, so they never fork."""
         names = [str(self._num_roots + i) for i in range(number)]
         self._num_roots += number
         return [self._run_added(self._add(self._root(name, topped_up=topped_up))) for name in names]
@@ -184,9 +184,8 @@ class TreeSampler:
     async def _run(self, agent: Agent) -> None:
         """Runs one trajectory from its start to its end."""
         await self._generate_turns(agent)
-        if not agent.topped_up:
-            self._schedule.ended(agent.agent_id)
-            self._decide_due()
+        self._schedule.ended(agent.agent_id)
+        self._decide_due()
 
     async def _generate_turns(self, agent: Agent) -> None:
         """Generates turns and lets the environment answer, until the trajectory ends."""
@@ -271,6 +270,9 @@ class TreeSampler:
         return left if settings.max_turn_tokens is None else min(left, settings.max_turn_tokens)
 
     def _request(self, agent: Agent, max_tokens: int) -> GenerationRequest:
+        seed = None
+        if self._settings.deterministic:
+            seed = request_seed(self._settings.seed, self._question, agent.agent_id, agent.num_path_turns)
         return GenerationRequest(
             request_id=f"{self._request_prefix}/{agent.agent_id}/{agent.num_path_turns}",
             prompt_token_ids=list(agent.context),
@@ -280,14 +282,9 @@ class TreeSampler:
             entropy_window=self._settings.entropy_window,
             entropy_estimator=self._settings.entropy_estimator,
             record_entropies=self._settings.record_entropies,
-            seed=self._seed(agent),
+            seed=seed,
             reshaping=self._settings.reshaping,
         )
-
-    def _seed(self, agent: Agent) -> int | None:
-        if not self._settings.deterministic:
-            return None
-        return request_seed(self._settings.seed, self._question, agent.agent_id, agent.num_path_turns)
 
     def _on_entropies(self, agent: Agent, num_path_turns: int, entropies: np.ndarray) -> None:
         """[1] keeps a root's `H_initial`; [4] examines the node below which `agent` goes on, once."""
@@ -300,13 +297,11 @@ class TreeSampler:
                     self._group.create_task(trajectory)
 
     def _examine(self, agent: Agent, num_path_turns: int, entropies: np.ndarray) -> None:
-        """[2] measures the node before the turn that begins with `entropies`; a top-up's node gets no decision."""
+        """[2] measures the node before the turn that begins with `entropies`."""
         assert agent.initial_entropies is not None  # The root's first turn is generated.
         delta = self._delta(entropies, agent.turns[-1].tool, agent.initial_entropies)
-        level = _finite_entropy(entropy_level(entropies, self._vocab_size, self._settings.entropy_normalization))
+        level = _finite_entropy(entropy_level(entropies, *self._units))
         agent.decisions[num_path_turns] = ForkDecision(level, delta)
-        if agent.topped_up:
-            return
         if self._places() and self._may_fork:
             self._schedule.add(self._candidate(agent, num_path_turns, delta))
         self._schedule.passed(agent.agent_id, num_path_turns)
@@ -316,15 +311,8 @@ class TreeSampler:
         """dH at a response of `tool`, before `entropies`; `initial` are those of the root's first tokens."""
         earlier = self._settings.rollout_reference.by_tool.get(tool)
         if self._settings.entropy_baseline == "running" and earlier is not None:
-            return self._running_delta(entropies, earlier)
-        return _finite_entropy(
-            entropy_delta(entropies, initial, self._vocab_size, self._settings.entropy_normalization)
-        )
-
-    def _running_delta(self, entropies: np.ndarray, earlier: float) -> float:
-        return _finite_entropy(
-            running_delta(entropies, earlier, self._vocab_size, self._settings.entropy_normalization)
-        )
+            return _finite_entropy(running_delta(entropies, earlier, *self._units))
+        return _finite_entropy(entropy_delta(entropies, initial, *self._units))
 
     def _monitored_roots(self, entropies: np.ndarray) -> int:
         """AEPO: the first tokens of the first root determine the number of roots, including itself."""
@@ -332,7 +320,8 @@ class TreeSampler:
         after_tool, sensitivity = settings.rollout_reference.after_tool, settings.pre_monitoring_sensitivity
         assert after_tool is not None  # `monitors_entropy` says so.
         assert sensitivity is not None
-        return num_initial_rollouts(self._running_delta(entropies, after_tool), settings.num_rollouts, sensitivity)
+        excess = _finite_entropy(running_delta(entropies, after_tool, *self._units))
+        return num_initial_rollouts(excess, settings.num_rollouts, sensitivity)
 
     def _candidate(self, agent: Agent, num_path_turns: int, delta: float) -> ForkCandidate:
         if not self._schedule.defers:

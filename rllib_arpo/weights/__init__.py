@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from rllib_arpo.weights.transports import ARRAYS, AUTO
-from rllib_arpo.weights.vllm_transfer import IPCTransfer, NCCLTransfer
-from rllib_arpo.weights.weight_sync import InProcessReload, WeightSync
+from rllib_arpo.weights.weight_sync import InProcessReload, IPCTransfer, NCCLTransfer, WeightSync
 
 __all__ = ["WEIGHT_SYNCS", "WeightSync", "transfer_backend"]
 

@@ -21,9 +21,3 @@ def test_pass_at_k_is_the_share_of_draws_with_a_correct_sample(num_samples, num_
 
 def test_pass_at_k_of_many_samples_does_not_overflow():
     assert pass_at_k(2000, 1, 1000) == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(("num_samples", "num_correct", "k"), [(3, 1, 0), (3, 1, 4), (3, 4, 1), (3, -1, 1), (0, 0, 1)])
-def test_pass_at_k_refuses_what_does_not_exist(num_samples, num_correct, k):
-    with pytest.raises(ValueError, match=f"pass@{k} of {num_samples} samples with {num_correct} correct ones"):
-        pass_at_k(num_samples, num_correct, k)

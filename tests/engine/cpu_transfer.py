@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rllib_arpo.weights import WEIGHT_SYNCS
-from rllib_arpo.weights.vllm_transfer import NCCLTransfer
+from rllib_arpo.weights.weight_sync import NCCLTransfer
 
 BACKEND = "cpu_test"
 

@@ -13,7 +13,7 @@ from rllib_arpo.engine.vllm import weight_transfer
 from rllib_arpo.engine.vllm.weight_transfer import INIT_INFOS, EngineGroupClient, send_weights
 from rllib_arpo.policy.checkpoint_names import expected_shapes
 from rllib_arpo.policy.sharded_state import whole_tensors
-from rllib_arpo.weights import WEIGHT_SYNCS, vllm_transfer
+from rllib_arpo.weights import WEIGHT_SYNCS, weight_sync
 from rllib_arpo.weights.snapshot import WeightSyncError
 from tests.engine import cpu_transfer
 from tests.helpers.clusters import own_ray
@@ -91,7 +91,7 @@ def test_a_learner_with_the_whole_model_sends_it_alone(model_folder, monkeypatch
             raise RuntimeError("no link")
 
     monkeypatch.setattr(weight_transfer, "send_weights", send)
-    answer = vllm_transfer._transfer(learner, backend="nccl", casts=True, actors=["one", "two"])
+    answer = weight_sync._transfer(learner, backend="nccl", casts=True, actors=["one", "two"])
     assert answer == ("RuntimeError: no link" if fails else False)
     assert sent == [("nccl", [2, 2], torch.bfloat16), dict.fromkeys(model.state_dict(), torch.bfloat16)]
 

@@ -284,6 +284,8 @@ def test_several_learners_train_the_same_adapter(group, alone, config, questions
     assert all(weight.any() for name, weight in local.items() if "lora_B" in name)
     assert_close(adapter_after_updates(group), local, rtol=1e-9)
     assert_close(adapter_after_updates(group, sharding="fsdp2"), local, rtol=1e-9)
+    sent = ray.get(group.on_first(put_snapshot)).received().weights
+    assert_close({name: torch.tensor(array) for name, array in sent.items()}, local, rtol=1e-9)
     path = group.save_to_path(str(tmp_path / "checkpoint"))
     rebuild(group, config, sharding="fsdp2", dtype="bfloat16")
     group.restore_from_path(path)

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from rllib_arpo.policy.lora import MergedWeights
-from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
-from tests.helpers.weights import learner_weights, move_adapter, peft_model, weights_of
+from tests.helpers.weights import peft_model, weights_of
 
 LORA = {"r": 2, "lora_alpha": 6, "target_modules": ["q_proj", "v_proj", "down_proj"], "rank_pattern": {"v_proj": 3}}
 
@@ -18,11 +17,11 @@ def random_adapter(folder: str, seed: int) -> dict[str, np.ndarray]:
     return {name: rng.normal(0.0, 0.3, shape).astype(np.float32) for name, shape in shapes.items()}
 
 
-def merged_by_peft(folder: str, adapter: dict[str, np.ndarray], lora=LORA) -> dict[str, torch.Tensor]:
+def merged_by_peft(folder: str, adapter: dict[str, np.ndarray]) -> dict[str, torch.Tensor]:
     from transformers import AutoModelForCausalLM
 
     base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
-    return peft_model(base, lora, adapter).merge_and_unload().state_dict()
+    return peft_model(base, LORA, adapter).merge_and_unload().state_dict()
 
 
 @pytest.mark.parametrize(("architecture", "tied"), [("llama", True), ("qwen2", False)])
@@ -65,24 +64,3 @@ def test_an_adapter_of_another_kind_is_refused(tmp_path):
         ValueError, match=r"^These are not the weights of the adapter\. base_model.*: missing, .* 1 more differ\.$"
     ):
         MergedWeights(folder, LORA, "float32")(adapter)
-
-
-def test_an_engine_in_another_process_gets_whole_weights_of_an_adapter(ray_cluster, model_folder, built):
-    algorithm = built(small_config(model_folder).env_runners(num_env_runners=1).language_model(lora=LORA))
-    group = algorithm.env_runner_group
-
-    def engine_weights() -> dict[str, np.ndarray]:
-        [weights] = group.foreach_env_runner(lambda runner: runner.engine.weights, local_env_runner=False)
-        return weights
-
-    for name, array in weights_of(model_folder).items():
-        np.testing.assert_array_equal(engine_weights()[name], array)
-
-    algorithm.learner_group.foreach_learner(move_adapter)
-    algorithm._push_weights()
-    adapter = learner_weights(algorithm)
-    assert all("lora_" in name for name in adapter)
-    expected = merged_by_peft(model_folder, adapter)
-    assert engine_weights().keys() == expected.keys()
-    for name, array in engine_weights().items():
-        np.testing.assert_allclose(array, expected[name], atol=1e-6)

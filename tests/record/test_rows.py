@@ -98,7 +98,7 @@ def test_the_rows_of_other_turns_and_of_a_trajectory_without_one():
     node = {"level": 1.25, "delta": 0.25, "probability": 0.55, "eligible": True, "budget": 2, "children": 1}
     assert {name: second[name] for name in ("after_tool", *NODE)} == {"after_tool": "search", **node}
     assert (second["prompt_ids"], second["tool"], second["tool_output_tokens"]) == (None, None, 0)
-    assert {name for name in [column.name for column in TURN] if without[name] is not None} == set()
+    assert {without[column.name] for column in TURN} == {None}
     assert (without["agent_id"], without["topped_up"], without["stop_reason"]) == ("2", True, "engine_failure")
     assert (fork["parent"], fork["inherited_turns"], fork["depth"], fork["answered_s"]) == ("0", 1, 1, None)
     assert (fork["after_tool"], fork["weight_versions"], fork["counts"]) == ("search", [4], False)
