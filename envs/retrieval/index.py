@@ -197,9 +197,8 @@ def add_documents(index: Any, documents: Iterable[Document], heap_bytes: int) ->
     writer = index.writer(heap_size=heap_bytes, num_threads=1)
     number = 0
     try:
-        for document in documents:
-            title = document.get("title") or ""
-            writer.add_document(tantivy.Document(title=title, text=document["text"], row=number))
+        for title, text in documents:
+            writer.add_document(tantivy.Document(title=title, text=text, row=number))
             number += 1
         writer.commit()
     except BaseException:
