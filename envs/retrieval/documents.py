@@ -16,8 +16,8 @@ from rllib_arpo.envs.support.data_files import check_unicode, opened, opened_par
 TEXT_COLUMNS = ("text", "contents")
 TITLE_COLUMN = "title"
 
-#: {"text": ..., "title": ... (optional)}: both are searched, both are shown.
-Document = Mapping[str, str]
+#: (title, may be empty; text): both are searched, both are shown.
+Document = tuple[str, str]
 
 _PAGE = re.compile(r"(?m)^Page \d+: *")
 
@@ -74,7 +74,7 @@ def as_document(record: Any, where: str, options: ReadOptions | None = None) -> 
         check_unicode(title, text)
     except ValueError as error:
         raise DataError(f"{where}: {error}.") from error
-    return {"title": title, "text": text}
+    return title, text
 
 
 def reader_of(path: Path) -> Callable[[Path, ReadOptions], Iterator[tuple[str, Any]]]:

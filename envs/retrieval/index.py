@@ -22,10 +22,9 @@ VERSION = 1
 #: Memory of the writer of an index in memory, and of a folder: with more of it there are fewer pieces, which are merged
 #: later.
 HEAP_BYTES, FOLDER_HEAP_BYTES = 64 << 20, 256 << 20
-#: The factor by which a word of the title counts more, since texts also name the titles of other passages.
-TITLE_BOOST = 2.0
+#: What is searched -> by which factor a word there counts: texts also name the titles of other passages.
+_BOOSTS = {"title": 2.0, "text": 1.0}
 
-_FIELDS = ("title", "text")
 _TOKENIZER = "words"
 #: Runs of letters and digits; scripts that put no spaces between words are searched by their characters.
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}"
@@ -44,7 +43,6 @@ class SearchIndex:
         index.config_reader("manual")
         index.reload()
         self._schema = index.schema
-        self._boosts = {"title": TITLE_BOOST, "text": 1.0}
         self._searcher = index.searcher()
         self._analyzer = analyzer()
         self._analyzing = threading.Lock()
@@ -52,24 +50,22 @@ class SearchIndex:
 
     def search(self, query: str, top_k: int) -> list[tuple[int, str]]:
         """The best passages for the words of `query`, best first: (number of the passage, its title and text)."""
-        import tantivy
+        from tantivy import Occur, Query
 
         with self._analyzing:
             words = self._analyzer.analyze(query)
         if not words:
             return []
-        terms = [(tantivy.Occur.Should, self._term(field, word)) for word in words for field in _FIELDS]
-        hits = self._searcher.search(tantivy.Query.boolean_query(terms), limit=top_k, count=False).hits
+        terms = [
+            (Occur.Should, Query.boost_query(Query.term_query(self._schema, field, word, "freq"), boost))
+            for word in words
+            for field, boost in _BOOSTS.items()
+        ]
+        hits = self._searcher.search(Query.boolean_query(terms), limit=top_k, count=False).hits
         scored = [(score, self._searcher.doc(address)) for score, address in hits]
         # Passages of equal score come in the order in which they were added.
         scored.sort(key=lambda hit: (-hit[0], hit[1].get_first("row")))
         return [(d.get_first("row"), show(d.get_first("title"), d.get_first("text"))) for _, d in scored]
-
-    def _term(self, field: str, word: str) -> Any:
-        import tantivy
-
-        term = tantivy.Query.term_query(self._schema, field, word, index_option="freq")
-        return term if self._boosts[field] == 1.0 else tantivy.Query.boost_query(term, self._boosts[field])
 
 
 def build_in_memory(documents: Iterable[Document]) -> SearchIndex:
@@ -186,7 +182,7 @@ def new_index(folder: Path | None) -> Any:
     import tantivy
 
     builder = tantivy.SchemaBuilder()
-    for field in _FIELDS:
+    for field in _BOOSTS:
         builder.add_text_field(field, stored=True, tokenizer_name=_TOKENIZER, index_option="freq")
     builder.add_unsigned_field("row", stored=True)
     index = tantivy.Index(builder.build(), path=None if folder is None else str(folder))
@@ -201,9 +197,8 @@ def add_documents(index: Any, documents: Iterable[Document], heap_bytes: int) ->
     writer = index.writer(heap_size=heap_bytes, num_threads=1)
     number = 0
     try:
-        for document in documents:
-            title = document.get("title") or ""
-            writer.add_document(tantivy.Document(title=title, text=document["text"], row=number))
+        for title, text in documents:
+            writer.add_document(tantivy.Document(title=title, text=text, row=number))
             number += 1
         writer.commit()
     except BaseException:

@@ -47,7 +47,7 @@ class LocalOptions:
         index: a folder that `rllib-arpo index` made, in place of documents.
     """
 
-    documents: str | Sequence[Document] | None = None
+    documents: str | Sequence[Mapping[str, str]] | None = None
     index: str | None = None
 
 
@@ -71,8 +71,7 @@ class LocalSource(LocalOptions, SearchSource):
         elif isinstance(self.documents, str):
             reader_of(Path(self.documents))
         else:
-            for row, document in enumerate(self.documents or ()):
-                as_document(document, f"documents[{row}]")
+            _ = self._listed
 
     def prepare(self) -> None:
         _ = self._opened
@@ -97,7 +96,12 @@ class LocalSource(LocalOptions, SearchSource):
             if isinstance(self.documents, str):
                 stat = Path(self.documents).stat()
                 return _index(_index_of_file, self.documents, (stat.st_mtime_ns, stat.st_size))
-            return _index(_index_of, tuple((d.get("title") or "", d["text"]) for d in self.documents or ()), None)
+            return _index(build_in_memory, self._listed, None)
+
+    @functools.cached_property
+    def _listed(self) -> tuple[Document, ...]:
+        """The documents, where they are a list."""
+        return tuple(as_document(one, f"documents[{row}]") for row, one in enumerate(self.documents or ()))
 
 
 _INDEX_LOCK = threading.Lock()
@@ -111,7 +115,3 @@ def _index(make: Callable[[Any], SearchIndex], origin: Hashable, mark: Hashable)
 
 def _index_of_file(path: str) -> SearchIndex:
     return build_in_memory(read_documents(path))
-
-
-def _index_of(documents: Sequence[tuple[str, str]]) -> SearchIndex:
-    return build_in_memory([{"title": title, "text": text} for title, text in documents])

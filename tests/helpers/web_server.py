@@ -28,8 +28,8 @@ class WebServer(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self.paths: list[str] = []
         self.num_connections = 0
-        self._route = route
-        super().__init__((host, port), self._handler())
+        self.route = route
+        super().__init__((host, port), Handler)
 
     @property
     def port(self) -> int:
@@ -43,20 +43,16 @@ class WebServer(ThreadingHTTPServer):
     def handle_error(self, request, client_address) -> None:
         """Prints nothing, since the tests make clients hang up."""
 
-    def _handler(self) -> type[BaseHTTPRequestHandler]:
-        server, route = self, self._route
 
-        class Handler(BaseHTTPRequestHandler):
-            def answer(self) -> None:
-                server.paths.append(self.path)
-                route(self)
+class Handler(BaseHTTPRequestHandler):
+    def answer(self) -> None:
+        self.server.paths.append(self.path)
+        self.server.route(self)
 
-            do_GET = do_POST = do_PUT = do_DELETE = do_OPTIONS = answer
+    do_GET = do_POST = do_PUT = do_DELETE = do_OPTIONS = answer
 
-            def log_message(self, *args) -> None:
-                pass
-
-        return Handler
+    def log_message(self, *args) -> None:
+        pass
 
 
 @contextmanager

@@ -23,7 +23,8 @@ from .fence import Fenced, Plain
 #: Seconds that `setup` may take.
 _SETUP_TIMEOUT_S = 120
 _SELF_TEST = {"code": "1", "history": [], "timeout_s": 60.0, "memory_mb": 64, "disk_mb": 1, "max_output_bytes": 100}
-#: Limit on the open files of the server's processes, which keep none above it, and how many one may have before.
+#: The server's processes open files with numbers below the first limit only; at its start a process may have been
+#: given files up to the second.
 _MAX_OPEN_FILES, _MANY_FILES = 4096, 1 << 20
 
 

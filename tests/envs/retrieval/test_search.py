@@ -22,6 +22,7 @@ def test_search_finds_the_item_and_its_neighbours():
     assert call(tool, "oak lamp").text.splitlines() == ["oak lamp: 2", "brass lamp: 0", "oak chair: 3"]
     best_last = SearchTool(documents=DOCUMENTS, top_k=3, order="best_last")
     assert call(best_last, "oak lamp").text.splitlines() == ["oak chair: 3", "brass lamp: 0", "oak lamp: 2"]
+    assert call(SearchTool(documents=[{"contents": "an oak"}]), "oak") == ToolResult("an oak")
     assert call(tool, "zebra") == ToolResult("Nothing found.")
     assert call(tool, "!?") == ToolResult("Nothing found.")
     assert call(tool, "") == ToolResult("Nothing found.")

@@ -106,30 +106,26 @@ forms.equal = equal
 """
 
 
-def with_stand_in(monkeypatch, action: str) -> None:
-    folder = str(Path(math.__file__).parents[1])
-    monkeypatch.setattr(math, "SETUP", STAND_IN.format(folder=folder, action=action))
+GUARD_FAILS = "mathematics.restating.restates = lambda *_: (1 / 0 for _ in '.')"
 
 
 @pytest.mark.parametrize(
     ("action", "accuracy"),
-    [("return True", 1.0), ("raise KeyError('x')", 0.0), ("os._exit(3)", 0.0), ("print('equal'); return False", 0.0)],
+    [
+        ("return True", 1.0),
+        ("raise KeyError('x')", 0.0),
+        ("os._exit(3)", 0.0),
+        ("print('equal'); return False", 0.0),
+        # It waits for the processor.
+        ("time.sleep(0.5); return True", 1.0),
+        # An error of the guard against restating is not the answer's.
+        (f"mathematics.algebra.same = lambda *_: True; {GUARD_FAILS}; return same(gold, answer)", 1.0),
+    ],
 )
 def test_a_comparison_that_fails_is_a_wrong_answer(monkeypatch, action, accuracy):
-    with_stand_in(monkeypatch, action)
-    assert accuracies([("y", "x")], PATIENT, monkeypatch) == [accuracy]
-
-
-def test_an_error_of_the_guard_against_restating_is_not_the_answers(monkeypatch):
-    fails = "mathematics.restating.restates = lambda *_: (1 / 0 for _ in '.')"
-    with_stand_in(monkeypatch, f"mathematics.algebra.same = lambda *_: True; {fails}; return same(gold, answer)")
-    monkeypatch.setattr(math, "LANES", PATIENT)
-    assert asyncio.run(math_accuracy("x", ["y"], "Simplify $x^2$.")) == 1.0
-
-
-def test_a_comparison_that_waits_for_the_processor_gets_its_verdict(monkeypatch):
-    with_stand_in(monkeypatch, "time.sleep(0.5); return True")
-    assert accuracies([("y", "x")], [replace(math.LANES[0], wall_s=60.0)], monkeypatch) == [1.0]
+    monkeypatch.setattr(math, "SETUP", STAND_IN.format(folder=str(Path(math.__file__).parents[1]), action=action))
+    monkeypatch.setattr(math, "LANES", [replace(math.LANES[0], wall_s=60.0)])
+    assert asyncio.run(math_accuracy("x", ["y"], "Simplify $x^2$.")) == accuracy
 
 
 def test_a_comparing_process_that_does_not_start_is_a_broken_tool(monkeypatch):
