@@ -113,13 +113,13 @@ def sets(method: Method) -> Callable[[Function], Function]:
 
     def decorate(function: Function) -> Function:
         name = function.__name__
-        rllibs = inspect.signature(getattr(AlgorithmConfig, name)).parameters if method.of_rllib else ()
+        rllibs = inspect.signature(getattr(AlgorithmConfig, name)).parameters if method.of_rllib else {}
+        known = [*method.options, *rllibs]
         entries = [_entry(option, declared) for option, declared in method.options.items()]
         function.__doc__ = "\n".join([method.words, "", "Args:", *entries])
 
         @functools.wraps(function)
         def checked(self: AlgorithmConfig, **keywords: Any) -> Any:
-            known = [*method.options, *rllibs]
             for key in keywords:
                 if key not in known:
                     raise TypeError(f"{name}: {key!r} is not a keyword of this method.{did_you_mean(key, known)}")

@@ -12,7 +12,7 @@ from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
 from rllib_arpo.validation.combinations import check_combinations
 from rllib_arpo.validation.keys import OF_EVALUATION, check_keys
-from rllib_arpo.validation.own_classes import check_callbacks, check_learner, check_lora, check_rl_module
+from rllib_arpo.validation.own_classes import check_lora, check_methods, check_rl_module
 from rllib_arpo.validation.resources import actor_bundles, check_cluster_resources
 
 __all__ = ["check_cluster_resources", "check_keys", "validate"]
@@ -25,12 +25,10 @@ def validate(config: AlgorithmConfig) -> None:
         ValueError: one sentence naming the key.
     """
     check_combinations(config)
-    _check_model(config.model_name_or_path, config.max_context_tokens)
-    _check_mixture(config)
+    _check_model(config)
     check_lora(config)
     check_rl_module(config)
-    check_learner(config)
-    check_callbacks(config)
+    check_methods(config)
     _check_env(config)
     if not config.in_evaluation:
         _check_evaluation(config)
@@ -45,16 +43,13 @@ def _check_evaluation(config: AlgorithmConfig) -> None:
         raise ValueError(f"{OF_EVALUATION}{error}") from error
 
 
-def _check_model(name: str, max_context_tokens: int) -> None:
-    limit = getattr(_model_config(name), "max_position_embeddings", None)
-    if limit is not None and max_context_tokens > limit:
-        raise ValueError(f"max_context_tokens={max_context_tokens}: the model {name!r} reads at most {limit} tokens.")
-
-
-def _check_mixture(config: AlgorithmConfig) -> None:
+def _check_model(config: AlgorithmConfig) -> None:
     from rllib_arpo.policy.causal_lm import num_experts
 
-    installed, name = vllm_version(), config.model_name_or_path
+    name, wanted, installed = config.model_name_or_path, config.max_context_tokens, vllm_version()
+    limit = getattr(_model_config(name), "max_position_embeddings", None)
+    if limit is not None and wanted > limit:
+        raise ValueError(f"max_context_tokens={wanted}: the model {name!r} reads at most {limit} tokens.")
     is_older = config.engine == "vllm" and installed is not None and installed < FIRST_WITH_MIXTURES
     if is_older and (number := num_experts(_model_config(name))):
         needed = f"needs vLLM {FIRST_WITH_MIXTURES} or newer, and {installed} is installed"

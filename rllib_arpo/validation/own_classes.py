@@ -27,7 +27,7 @@ def check_rl_module(config: AlgorithmConfig) -> None:
 
     spec, own = config._rl_module_spec, config._model_config
     if spec is not None and not isinstance(spec, RLModuleSpec):
-        raise ValueError(f"rl_module_spec={shown(spec)}: one module plays and is trained, so it must be an RLModuleSpec.")
+        raise ValueError(f"rl_module_spec={shown(spec)}: must be an RLModuleSpec, of the one module.")
     module_class = spec.module_class if spec is not None and spec.module_class is not None else LLMRLModule
     if not issubclass(module_class, LLMRLModule):
         raise ValueError(f"rl_module_spec: {module_class.__name__} does not subclass LLMRLModule.")
@@ -42,28 +42,20 @@ def check_rl_module(config: AlgorithmConfig) -> None:
         )
 
 
-def check_callbacks(config: AlgorithmConfig) -> None:
-    """Refuses classes that rely on callbacks which ARPO does not make.
-
-    Raises:
-        ValueError: one sentence that names class and method.
-    """
-    for callbacks in force_list(config.callbacks_class):
-        if not isinstance(callbacks, type):  # A function that makes them, such as a partial: they are not made here.
-            continue
-        for name in NEVER_CALLED:
-            if getattr(callbacks, name, None) is not getattr(RLlibCallback, name):
-                raise ValueError(f"callbacks_class: {callbacks.__name__}.{name} {NOT_CALLED}.")
-
-
-def check_learner(config: AlgorithmConfig) -> None:
-    """Refuses a learner that relies on a method which ARPO's learner does not call.
+def check_methods(config: AlgorithmConfig) -> None:
+    """Refuses callbacks and a learner that rely on a method which ARPO does not call.
 
     Raises:
         ValueError: one sentence that names class and method.
     """
     from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 
+    for callbacks in force_list(config.callbacks_class):
+        if not isinstance(callbacks, type):  # A function that makes them, such as a partial: they are not made here.
+            continue
+        for name in NEVER_CALLED:
+            if getattr(callbacks, name, None) is not getattr(RLlibCallback, name):
+                raise ValueError(f"callbacks_class: {callbacks.__name__}.{name} {NOT_CALLED}.")
     learner = config.learner_class
     if learner.compute_gradients is not ARPOTorchLearner.compute_gradients:
         raise ValueError(

@@ -23,7 +23,7 @@ RIGHT, FIRST = (lambda page, _decision: page.right), (lambda _page, _decision: 0
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_search_finds_every_page_by_its_name_and_by_its_hit(split):
     task = TrailsTask(split=split)
-    search = SearchTool(**task.tool_defaults()["search"])._source.open().search
+    search = SearchTool(**task.tool_defaults()["search"])._source._opened.search
     for number in range(0, task.num_questions, 97):
         trail = make_trail(trails._rows(split)[number])
         for name, page in trail.pages.items():

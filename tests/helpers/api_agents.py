@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import httpx2
 import openai
 
-from rllib_arpo.envs.worlds.session import WorldSession
-from tests.helpers import framework_agents, worlds
+from tests.helpers import framework_agents
+
+# Not imported by each process of an agent, of which a run starts dozens.
+if TYPE_CHECKING:
+    from rllib_arpo.envs.worlds.session import WorldSession
 
 ADD = {
     "type": "function",
@@ -58,6 +62,8 @@ async def add(
 
 
 def trunk_of(program, **options) -> WorldSession:
+    from tests.helpers import worlds
+
     return worlds.trunk_of({program: options}, seed=3)
 
 

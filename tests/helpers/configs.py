@@ -1,6 +1,8 @@
 """Small configurations for tests that run the whole algorithm."""
 
 from rllib_arpo import ARPOConfig
+from tests.helpers.faulty_env import FaultyEnv
+from tests.helpers.scripted_env import ANSWER
 
 
 def small_config(model: str, engine: str = "scripted", config: ARPOConfig | None = None, **engine_kwargs) -> ARPOConfig:
@@ -32,3 +34,10 @@ def small_config(model: str, engine: str = "scripted", config: ARPOConfig | None
         .reporting(progress_bar="off")
         .debugging(seed=0, log_level="ERROR")
     )
+
+
+def scripted_config(model: str) -> ARPOConfig:
+    """The small configuration on `FaultyEnv`: root "0" is right, the others are wrong, so that all groups differ."""
+    config = small_config(model, vocab_size=256, end_token_id=ANSWER, end_probability=0.3)
+    config.environment(FaultyEnv, env_config={"rewards": {"0": 1.0}})
+    return config.evaluation(evaluation_config={"env_config": {}})

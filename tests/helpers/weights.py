@@ -1,8 +1,13 @@
 """Compares what the engines of an algorithm compute with the learner's weights in a plain Hugging Face model."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 
+LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
+#: Within a checkpoint: the folder of the module.
+MODULE = Path("learner_group/learner/rl_module/default_policy")
 TOKENS = [int(t) for t in np.random.default_rng(7).integers(0, 256, 40)]
 
 
@@ -12,6 +17,13 @@ def weights_of(folder: str) -> dict[str, np.ndarray]:
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return {name: weight.numpy() for name, weight in model.state_dict().items()}
+
+
+def load(folder) -> torch.nn.Module:
+    """A Hugging Face model, in the type in which it was saved."""
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder, dtype="auto").eval()
 
 
 def move_adapter(learner, seed: int = 1) -> None:

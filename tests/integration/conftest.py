@@ -1,27 +1,23 @@
-"""The policy that several of these tests train: a scripted policy with a signal in every group."""
+"""What several of these tests train: a scripted policy with a signal in every group, and worlds that are forked."""
 
 import shutil
+from dataclasses import dataclass, field
 
 import pytest
-from ray import tune
 from transformers import AutoTokenizer
 
+from rllib_arpo import ARPO, ARPOConfig
 from rllib_arpo.core.figures import tool_calls
+from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from tests.helpers.chat_templates import QWEN25
-from tests.helpers.configs import small_config
-from tests.helpers.faulty_env import FaultyEnv
+from tests.helpers.configs import scripted_config, small_config
 from tests.helpers.models import byte_tokenizer
-from tests.helpers.scripted_env import ANSWER
 
 
 @pytest.fixture
-def scripted(ray_cluster, model_folder):
-    """A configuration on `FaultyEnv`: root "0" is right, the others are wrong, so that every group has a signal."""
-    tune.register_env("Faulty-v0", FaultyEnv)
-    config = small_config(model_folder, vocab_size=256, end_token_id=ANSWER, end_probability=0.3)
-    config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}})
-    return config.evaluation(evaluation_config={"env_config": {}})
+def scripted(ray_cluster, model_folder) -> ARPOConfig:
+    return scripted_config(model_folder)
 
 
 @pytest.fixture
@@ -34,30 +30,52 @@ def calling_folder(model_folder, tmp_path) -> str:
     return str(folder)
 
 
+@dataclass(frozen=True)
+class Trained:
+    """Two iterations on a world.
+
+    Attributes:
+        ways: how it forked.
+        statuses: what its tools answered.
+        results: the metrics of the rollouts, of each iteration.
+        trees: of both iterations.
+    """
+
+    algorithm: ARPO
+    ways: set[str] = field(default_factory=set)
+    statuses: set[str] = field(default_factory=set)
+    results: list[dict] = field(default_factory=list)
+    trees: list[QuestionTree] = field(default_factory=list)
+
+
 @pytest.fixture
 def trains(ray_cluster, model_folder, built, monkeypatch):
-    """trains(env_config, moves, ...) -> how worlds forked in two iterations, and the second's metrics.
+    """trains(env_config, moves, ...) -> `Trained`, with forks.
 
-    `model` is a folder; further keywords are of `adaptive_rollout`. What tools answered: `statuses` of the metrics.
+    Moves are all texts or all tokens; `model` is a folder; further keywords are of `adaptive_rollout`.
     """
-    methods, method = set(), WorldMaker.fork_method
 
-    def noted(maker):
-        methods.add(method.fget(maker))
-        return method.fget(maker)
-
-    def run(env_config, moves, *, model=model_folder, **rollout):
-        monkeypatch.setattr(WorldMaker, "fork_method", property(noted))
-        tokenizer, statuses = byte_tokenizer(), set()
-        replies = [[*tokenizer.encode(move, add_special_tokens=False), tokenizer.eos_token_id] for move in moves]
+    def run(env_config, moves, *, model=model_folder, **rollout) -> Trained:
+        tokenizer, method = byte_tokenizer(), WorldMaker.fork_method
+        words = [tokenizer.encode(move, add_special_tokens=False) for move in moves if isinstance(move, str)]
+        replies = [[*ids, tokenizer.eos_token_id] for ids in words] or moves
         config = small_config(model, vocab_size=len(tokenizer), replies=replies)
         config.environment("ToolEnv-v0", env_config=env_config).language_model(max_context_tokens=2048)
-        algorithm = built(config.adaptive_rollout(branching="always", entropy_window=2, **rollout))
+        config.evaluation(evaluation_config={"env_config": {}})
+        trained = Trained(built(config.adaptive_rollout(branching="always", entropy_window=2, **rollout)))
+
+        def noted(maker):
+            trained.ways.add(method.fget(maker))
+            return method.fget(maker)
+
+        monkeypatch.setattr(WorldMaker, "fork_method", property(noted))
         for _ in range(2):
-            result = algorithm.train()["env_runners"]
+            result = trained.algorithm.train()["env_runners"]
             assert (result["forks_refused"], result["stop"].get("broken_tool", 0.0)) == (0, 0.0)
-            assert result["forks_per_question"] > 0
-            statuses |= {str(call.status) for sampled in algorithm.last_sampled for call in tool_calls(sampled.tree)}
-        return methods, result | {"statuses": statuses}
+            trained.results.append(result)
+            trained.trees.extend(sampled.tree for sampled in trained.algorithm.last_sampled)
+        assert sum(result["forks_per_question"] for result in trained.results) > 0
+        trained.statuses.update(str(call.status) for tree in trained.trees for call in tool_calls(tree))
+        return trained
 
     return run

@@ -1,21 +1,24 @@
-"""Things that users of RLlib do with any algorithm: set weights, take the module, reuse trials, stop."""
+"""Things that users of RLlib do with any algorithm: set weights, take the module, reuse trials, call back, stop."""
 
-import itertools
-import threading
+import copy
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
-from ray.rllib.env.env_runner_group import EnvRunnerGroup
 from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 
 from rllib_arpo import ARPO
-from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.learner.learner_group import ARPOLearnerGroup
-from rllib_arpo.rollout.env_runner import ARPOEnvRunner
-from tests.helpers.scripted_env import ScriptedEnv
+from rllib_arpo.record.read import questions, record_files
+from rllib_arpo.rollout.messages import Purpose
+from rllib_arpo.rollout.metric_table import BATCH_METRICS, OWN_NAMES
+from rllib_arpo.rollout.seeds import trial_seed
+from tests.helpers.configs import scripted_config
 from tests.helpers.weights import learner_weights
 
 NAME = "model.norm.weight"
@@ -51,31 +54,62 @@ def change_in_each_learner(algorithm) -> None:
     algorithm.learner_group.foreach_learner(double)
 
 
-WAYS = (set_in_the_group, set_in_the_algorithm, set_in_the_module, change_in_each_learner)
+@pytest.fixture(scope="module")
+def guest(ray_cluster, model_folder) -> Iterator[ARPO]:
+    algorithm = scripted_config(model_folder).training(kl_coeff=0.1).build_algo()
+    yield algorithm
+    algorithm.stop()
 
 
-@pytest.mark.parametrize(
-    ("change", "evaluating", "then"),
-    [
-        *itertools.product(WAYS, [0], [["evaluate"], ["train"]]),
-        # The engines of evaluation get them first.
-        (change_in_each_learner, 1, ["evaluate", "train"]),
-    ],
-)
-def test_weights_that_the_user_changes_reach_the_engine(built, scripted, change, evaluating, then):
-    algorithm = built(scripted.evaluation(evaluation_num_env_runners=evaluating))
-    engine = algorithm.env_runner.engine
-    before = engine.weights[NAME].copy()
-    change(algorithm)
-    seen = []
+def weights_at_the_first_request(algorithm, methods) -> np.ndarray:
+    """Calls the methods one after the other. Returns the engine's weights when the first request came."""
+    engine, seen = algorithm.env_runner.engine, []
     submit = engine.submit
     engine.submit = lambda request: (seen.append(engine.weights[NAME].copy()), submit(request))
-    for method in then:
+    for method in methods:
         getattr(algorithm, method)()
-    np.testing.assert_array_equal(seen[0], 2 * before)
+    engine.submit = submit
+    return seen[0]
 
 
-def test_the_learners_state_does_not_pass_through_the_driver(scripted, tmp_path, monkeypatch):
+@pytest.mark.parametrize("method", ["evaluate", "train"])
+@pytest.mark.parametrize("change", [set_in_the_group, set_in_the_algorithm, set_in_the_module, change_in_each_learner])
+def test_weights_that_the_user_changes_reach_the_engine(guest, change, method):
+    before = copy.deepcopy(weights_of(guest))
+    change(guest)
+    seen = weights_at_the_first_request(guest, [method])
+    np.testing.assert_array_equal(seen, 2 * before[DEFAULT_MODULE_ID][NAME])
+    guest.set_weights(before)
+
+
+def test_metrics_that_users_of_rllib_look_for(guest):
+    guest.train()
+    result = guest.train()
+    rollout, learner = result["env_runners"], result["learners"]["default_policy"]
+    episodes = [s.episode for s in guest.last_sampled]
+    assert rollout["episode_len_max"] == max(map(len, episodes))
+    assert rollout["episode_len_mean"] == sum(map(len, episodes)) / 2
+    assert (rollout["episode_return_min"], rollout["episode_return_max"]) == (0.0, 1.0)
+    turns = sum(len(one) for episode in episodes for one in episode.agent_episodes.values())
+    assert rollout["num_module_steps_sampled"]["default_policy"] == rollout["num_env_steps_sampled"] == turns
+    assert rollout["num_module_steps_sampled_lifetime"]["default_policy"] > turns
+    assert learner["kl"] > 0
+    assert learner["total_loss"] != learner["policy_loss"]
+
+
+def check_get_module(algorithm) -> None:
+    """It gives what is trained."""
+    views = algorithm.get_module().weight_views()
+    for name, value in learner_weights(algorithm).items():
+        np.testing.assert_array_equal(views[name], value)
+    assert algorithm.get_module("nobody") is None
+
+
+def test_get_module_of_a_learner_in_this_process(guest):
+    check_get_module(guest)
+
+
+def test_the_state_of_a_learner_in_another_process_does_not_pass_through_the_driver(scripted, tmp_path, monkeypatch):
     """Neither when a checkpoint is written nor when it is read."""
     passed = []
     get_state, set_state = ARPOLearnerGroup.get_state, ARPOLearnerGroup.set_state
@@ -93,6 +127,7 @@ def test_the_learners_state_does_not_pass_through_the_driver(scripted, tmp_path,
     assert passed == []
     before = learner_weights(algorithm)
     assert passed == ["get_state"]  # The test itself.
+    check_get_module(algorithm)
     algorithm.stop()
     passed.clear()
     restored = ARPO.from_checkpoint(path)
@@ -102,24 +137,26 @@ def test_the_learners_state_does_not_pass_through_the_driver(scripted, tmp_path,
     restored.stop()
 
 
-def test_the_path_of_a_checkpoint_may_be_relative(built, scripted, tmp_path, monkeypatch):
+def test_a_checkpoint_may_have_a_relative_path_and_keeps_a_seed_that_was_drawn(built, scripted, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    algorithm = built(scripted)
+    algorithm = built(scripted.debugging(seed=None))
+    seed, runner = algorithm.config.seed, algorithm.env_runner
+    assert isinstance(seed, int)
+    assert (runner.config.seed, algorithm.evaluation_config.seed, algorithm.learner_group.config.seed) == (seed,) * 3
+    assert (algorithm.train()["config"]["seed"], scripted.seed) == (seed, None)
     assert algorithm.save_to_path("mine") == str(tmp_path / "mine")
     algorithm.restore_from_path("mine")
     restored = ARPO.from_checkpoint("mine")
     restored.stop()
-    assert type(restored) is ARPO
+    assert (type(restored), restored.config.seed) == (ARPO, seed)
 
 
-@pytest.mark.parametrize("num_learners", [0, 1])
-def test_get_module_gives_what_is_trained(built, scripted, num_learners):
-    algorithm = built(scripted.learners(num_learners=num_learners))
-    algorithm.train()
-    views = algorithm.get_module().weight_views()
-    for name, value in learner_weights(algorithm).items():
-        np.testing.assert_array_equal(views[name], value)
-    assert algorithm.get_module("nobody") is None
+def test_a_trials_seed_follows_from_its_name_and_outside_of_tune_chance_decides():
+    assert trial_seed("a1b2c_00000") == 579297045  # Half of the first four bytes of its SHA-256.
+    seeds = {trial_seed(f"a1b2c_{i:05}") for i in range(100)}
+    assert len(seeds) == 100
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert len({trial_seed(None) for _ in range(8)}) == 8
 
 
 @pytest.mark.parametrize(
@@ -137,143 +174,24 @@ def test_what_belongs_to_policies_is_refused_in_one_sentence(call, sentence):
     assert str(raised.value).startswith(sentence)
 
 
-def test_metrics_that_users_of_rllib_look_for(built, scripted):
-    algorithm = built(scripted.training(kl_coeff=0.1))
-    algorithm.train()
-    result = algorithm.train()
-    rollout, learner = result["env_runners"], result["learners"]["default_policy"]
-    episodes = [s.episode for s in algorithm.last_sampled]
-    assert rollout["episode_len_max"] == max(map(len, episodes))
-    assert rollout["episode_len_mean"] == sum(map(len, episodes)) / 2
-    assert (rollout["episode_return_min"], rollout["episode_return_max"]) == (0.0, 1.0)
-    turns = sum(len(one) for episode in episodes for one in episode.agent_episodes.values())
-    assert rollout["num_module_steps_sampled"]["default_policy"] == rollout["num_env_steps_sampled"] == turns
-    assert rollout["num_module_steps_sampled_lifetime"]["default_policy"] > turns
-    assert learner["kl"] > 0
-    assert learner["total_loss"] != learner["policy_loss"]
-
-
-class BadQuestions(ScriptedEnv):
-    """Question 1 cannot be started."""
-
-    def reset(self, *, seed=None, options=None):
-        if (options or {}).get("question") == 1:
-            raise KeyError("no such page")
-        return super().reset(seed=seed, options=options)
-
-
-@pytest.mark.parametrize("num_env_runners", [0, 1])
-def test_a_question_that_cannot_be_asked_is_left_out_and_counted(built, scripted, num_env_runners):
-    algorithm = built(
-        scripted.environment(BadQuestions, env_config={"rewards": {"0": 1.0}}).env_runners(
-            num_env_runners=num_env_runners
-        )
-    )
-    result = algorithm.train()
-    assert result["env_runners"]["questions_given_up"] == 1
-    assert result["learners"]["default_policy"]["num_questions_trained"] == 1
-    assert algorithm.train()["env_runners"]["questions_given_up"] == 0
-
-
-def test_a_batch_without_a_question_ends_the_run_with_the_cause(built, scripted):
-    algorithm = built(scripted.environment(BadQuestions).training(questions_per_batch=1, questions_per_minibatch=1))
-    algorithm.train()
-    with pytest.raises(RuntimeError, match=r"No question of the batch could be sampled\. Last cause: KeyError"):
-        algorithm.train()
-
-
 def test_another_configuration_in_the_same_actor(built, scripted):
-    """As Tune passes it: a dict, with keys of Tune's own."""
-    algorithm = built(scripted)
-    algorithm.train()
+    """As Tune passes it: a dict, with keys of Tune's own. The first evaluates on env runners of its own."""
+    algorithm = built(scripted.copy(copy_frozen=False).evaluation(evaluation_num_env_runners=1))
+    before = algorithm.env_runner.engine.weights[NAME].copy()
+    change_in_each_learner(algorithm)
+    # The engines of evaluation get the weights first.
+    np.testing.assert_array_equal(weights_at_the_first_request(algorithm, ["evaluate", "train"]), 2 * before)
+    assert algorithm.evaluate()["env_runners"]["num_episodes"] == 3
     # A rate that no fp32 weight can show.
     other = scripted.copy(copy_frozen=False).training(lr=1e-30, questions_per_batch=3, questions_per_minibatch=3)
     assert algorithm.reset({**other.to_dict(), TRIAL_INFO: None, STDOUT_FILE: None, STDERR_FILE: None})
+    assert algorithm.eval_env_runner_group is None
+    assert algorithm.evaluate()["env_runners"]["num_episodes"] == 3
     start = learner_weights(algorithm)
     result = algorithm.train()
     assert (result["env_runners"]["num_episodes_lifetime"], result["training_iteration"]) == (3, 1)
     assert (result["config"]["lr"], result["config"]["questions_per_batch"]) == (1e-30, 3)
     np.testing.assert_array_equal(learner_weights(algorithm)[NAME], start[NAME])
-
-
-def test_another_configuration_may_evaluate_without_env_runners_of_its_own(built, scripted):
-    own = scripted.copy(copy_frozen=False).evaluation(evaluation_num_env_runners=1)
-    algorithm = built(own)
-    assert algorithm.evaluate()["env_runners"]["num_episodes"] == 3
-    algorithm.reset(scripted.to_dict())
-    assert algorithm.eval_env_runner_group is None
-    assert algorithm.evaluate()["env_runners"]["num_episodes"] == 3
-
-
-def refuse(*args, **kwargs):
-    raise OSError("not today")
-
-
-class NotToday(ScriptedEnv):
-    """Cannot be made."""
-
-    def __init__(self, env_config=None):
-        refuse()
-
-
-@pytest.mark.parametrize("spoil", [
-    pytest.param(lambda config, patch: patch.setattr(ARPOEnvRunner, "load_weights", refuse), id="first push"),
-    pytest.param(lambda config, patch: patch.setattr(ARPOTorchLearner, "build", refuse), id="learner"),
-    pytest.param(lambda config, _: config.callbacks(on_algorithm_init=refuse), id="on_algorithm_init"),
-    pytest.param(lambda config, _: config.callbacks(on_environment_created=refuse), id="on_environment_created"),
-    pytest.param(lambda config, _: config.environment(NotToday), id="environment"),
-])  # fmt: skip
-def test_a_failed_start_leaves_no_engine_behind(scripted, monkeypatch, spoil):
-    spoil(scripted, monkeypatch)
-    with pytest.raises(Exception, match="not today"):
-        scripted.build_algo()
-    for thread in [thread for thread in threading.enumerate() if thread.name in ("engine", "rollout")]:
-        thread.join(10)
-        assert not thread.is_alive()
-
-
-@pytest.mark.parametrize(
-    ("config", "cause"),
-    [
-        (lambda config: config.environment(NotToday), "env=<class '.*NotToday'> cannot be made: OSError: not today"),
-        (
-            lambda config: config.callbacks(on_environment_created=refuse),
-            "A callback, on_environment_created, raised OSError: not today",
-        ),
-    ],
-)
-@pytest.mark.parametrize("group", ["env_runners", "evaluation"])
-def test_a_remote_env_runner_that_cannot_be_made_names_the_cause(scripted, config, cause, group):
-    """RLlib logs the error and goes on without the actor, as far as an IndexError."""
-    if group == "env_runners":
-        config(scripted).env_runners(num_env_runners=1)
-    else:
-        spoiled = config(scripted.copy(copy_frozen=False))
-        changed = {key: getattr(spoiled, key) for key in ("env", "callbacks_on_environment_created")}
-        changed |= {"env_config": {}}
-        scripted.evaluation(evaluation_num_env_runners=1, evaluation_config=changed)
-    with pytest.raises(RuntimeError, match=rf"^Env runner 1 could not be made: ContractError: {cause}\.$"):
-        scripted.build_algo()
-
-
-class NotTodayAfterAWhile(ScriptedEnv):
-    def __init__(self, env_config=None):
-        time.sleep(5)
-        refuse()
-
-
-def test_an_env_runner_that_ray_is_still_making_is_waited_for(scripted, monkeypatch):
-    """On a busy machine RLlib's own calls may fail while Ray makes the env runner once more."""
-
-    def lost(group):
-        group._worker_manager.set_actor_state(1, healthy=False)
-        raise IndexError("list index out of range")
-
-    monkeypatch.setattr(EnvRunnerGroup, "get_spaces", lost)
-    monkeypatch.setattr("rllib_arpo.faults.END_TIMEOUT_S", 0.5)
-    scripted.env_runners(num_env_runners=1, validate_env_runners_after_construction=False)
-    with pytest.raises(RuntimeError, match=r"^Env runner 1 could not be made: ContractError: env=.* not today\.$"):
-        scripted.environment(NotTodayAfterAWhile).build_algo()
 
 
 def test_an_algorithm_that_was_stopped_says_so(scripted):
@@ -287,3 +205,110 @@ def test_an_algorithm_that_was_stopped_says_so(scripted):
         ):
             call()
     assert time.monotonic() - start < 30
+
+
+#: Metrics of forks and tools, which a run without forks does not have.
+OF_FORKS = {"fork_depth_mean", "fork_depth_p10", "fork_depth_p90", "fork_rate", "tools"}
+
+
+class Logging(RLlibCallback):
+    """Logs under a name of its own, and keeps where environments were made."""
+
+    made: list = []  # noqa: RUF012
+
+    def on_environment_created(self, *, env, env_context, **kwargs):
+        Logging.made.append((env_context.worker_index, env_context.vector_index, env_context.get("split")))
+
+    def on_episode_end(self, *, episode, env, env_index, env_runner, metrics_logger, **kwargs):
+        assert f"q{env.question}" == episode.id_
+        assert any(env_index < len(pool) and pool[env_index] is env for pool in env_runner._envs.values())
+        metrics_logger.log_value("my_turns", len(episode.agent_episodes), reduce="mean")
+
+
+def test_what_callbacks_log_is_reported_beside_the_metrics_of_arpo(built, scripted):
+    Logging.made.clear()
+    algorithm = built(scripted.callbacks(Logging).evaluation(evaluation_config={"env_config": {"split": "test"}}))
+    algorithm.env_runner.sample()
+    assert algorithm.env_runner.get_metrics().keys() - OWN_NAMES == {"my_turns"}
+    rollout = algorithm.train()["env_runners"]
+    assert rollout["my_turns"] == 4
+    assert rollout.keys() | OF_FORKS == OWN_NAMES | {"my_turns"}
+    evaluation = algorithm.evaluate()["env_runners"]
+    assert evaluation["my_turns"] == 1
+    assert evaluation.keys() - OWN_NAMES == {"my_turns"}
+    assert rollout.keys() - evaluation.keys() == {metric.name.split("/")[0] for metric in BATCH_METRICS}
+    assert algorithm.train()["env_runners"]["my_turns"] == 4
+    # Nothing waits for an evaluation that may never come.
+    assert algorithm._dispatcher._metrics == {Purpose.TRAINING: [], Purpose.EVALUATION: []}
+    assert Logging.made == [(0, 0, None), (0, 1, None), (0, 0, "test"), (0, 1, "test")]
+
+
+@pytest.mark.parametrize("callback", ["on_algorithm_init", "on_train_result", "on_evaluate_start", "on_evaluate_end"])
+def test_a_callback_on_the_driver_logs_under_names_of_its_own(built, scripted, callback):
+    def log(*, metrics_logger, **_):
+        metrics_logger.log_value(("env_runners", "mine"), 7.0, reduce="sum")
+
+    def take(*, metrics_logger, **_):
+        metrics_logger.log_value(("learners", "default_policy", "entropy"), 100.0)
+
+    scripted.evaluation(evaluation_interval=1)
+    algorithm = built(scripted.copy(copy_frozen=False).callbacks(**{callback: log}))
+    # `on_train_result` and `on_evaluate_end` come when the iteration's result is made.
+    assert 7.0 in [algorithm.train()["env_runners"].get("mine") for _ in range(2)]
+    taking = scripted.copy(copy_frozen=False).callbacks(**{callback: take})
+    with pytest.raises(ValueError, match=rf"^A callback, {callback}, logs under 'learners/default_policy/entropy', a "):
+        built(taking).train()
+
+
+@pytest.mark.parametrize(("callback", "num_env_runners"), [("on_episode_end", 0), ("on_sample_end", 1)])
+def test_a_callback_that_raises_ends_the_run_at_once(built, scripted, tmp_path, num_env_runners, callback):
+    called = tmp_path / "called"
+
+    def slip(**kwargs):
+        with called.open("a") as file:
+            file.write("once ")
+        raise KeyError("no_such_key")
+
+    scripted.callbacks(**{callback: slip}).env_runners(num_env_runners=num_env_runners, num_envs_per_env_runner=1)
+    algorithm = built(scripted)
+    with pytest.raises(ValueError, match=rf"^A callback, {callback}, raised KeyError: 'no_such_key'\.$"):
+        algorithm.train()
+    assert called.read_text() == "once "
+
+
+def test_a_callback_that_spoils_a_reward_is_named(built, scripted):
+    def spoil(*, episode, **_):
+        episode.agent_episodes["2"].rewards.data[-1] = float("inf")
+
+    algorithm = built(scripted.callbacks(on_episode_end=spoil))
+    sentence = r"^A callback, on_episode_end, left a reward of question 'q\d', trajectory 2, that must be a f"
+    with pytest.raises(ValueError, match=sentence):
+        algorithm.train()
+
+
+@pytest.mark.parametrize(("callback", "num_env_runners"), [("on_episode_end", 1), ("on_sample_end", 0)])
+def test_a_reward_that_a_callback_shapes_is_that_of_the_tree(built, scripted, num_env_runners, callback):
+    """The update, the metrics and the record read it: all trajectories of a question have 1 or 0, and now 3 or 2."""
+
+    def shape(*, episode=None, samples=(), **_):
+        for one in [episode] if episode else samples:
+            for agent in one.agent_episodes.values():
+                agent.rewards[-1] += 2.0
+
+    scripted.callbacks(**{callback: shape}).env_runners(num_env_runners=num_env_runners)
+    algorithm = built(scripted.reporting(record_share=1.0))
+    rollout = algorithm.train()["env_runners"]
+    returns = {earned for question in algorithm.last_sampled for earned in question.tree.returns()}
+    assert returns == {2.0, 3.0}
+    assert (rollout["episode_return_min"], rollout["episode_return_max"]) == (2.0, 3.0)
+    algorithm.stop()
+    (file,) = record_files(Path(algorithm.logdir) / "trees")
+    assert {earned for question in questions(file) for earned in question.tree.returns()} == returns
+
+
+def test_a_callback_may_train(built, scripted):
+    def train(*, algorithm, result, **_):
+        if result["training_iteration"] == 1:
+            result["second"] = algorithm.train()["training_iteration"]
+
+    assert built(scripted.callbacks(on_train_result=train)).train()["second"] == 2

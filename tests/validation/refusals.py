@@ -11,12 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from ray.rllib.core.rl_module.multi_rl_module import MultiRLModuleSpec
 from ray.rllib.core.rl_module.rl_module import RLModule, RLModuleSpec
 from ray.rllib.policy.policy import PolicySpec
 
 from rllib_arpo import ARPOConfig
+from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.options.option import Need
 from rllib_arpo.options.rules import Rule, shown
 from rllib_arpo.options.tables import OPTIONS
@@ -36,6 +38,18 @@ VALUES: tuple[Any, ...] = (
     (0.9, 0.99), (0.9, 1.0), {}, {"grad_norm": 2.0}, {"grad_norm": 0}, {"gradnorm": 2.0}, {1: 2},
     np.array(["total", "to_go"]),
 )  # fmt: skip
+
+
+class OwnCallbacks(RLlibCallback):
+    def on_episode_step(self, **kwargs: Any) -> None:
+        """Never called."""
+
+
+class OwnGradients(ARPOTorchLearner):
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> None:
+        """Never called."""
+
+
 #: Changes of the small configuration that are refused by what no table declares, and by combinations of it.
 FURTHER: tuple[dict[str, Any], ...] = (
     {"num_rollout": 8},
@@ -64,6 +78,9 @@ FURTHER: tuple[dict[str, Any], ...] = (
     {"_model_config": DefaultModelConfig()},
     {"_rl_module_spec": RLModuleSpec(module_class=RLModule)},
     {"_rl_module_spec": MultiRLModuleSpec(rl_module_specs={})},
+    # Classes of one's own that wait for what never comes.
+    {"callbacks_class": [RLlibCallback, OwnCallbacks]},
+    {"_learner_class": OwnGradients},
     # What belongs to other fork rules.
     {"branch_threshold": "auto", "branching": "probability"},
     {"branch_threshold": 0.9, "branching": "always"},

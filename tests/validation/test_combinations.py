@@ -1,11 +1,14 @@
-"""Keys that must fit together: those of the tree, of the update, of engines and learners, and of a LoRA."""
+"""Keys that fit together; `sentences.md` has those that do not, except what depends on a registry or on packages."""
 
 import sys
+from functools import partial
 from importlib.metadata import PackageNotFoundError
 
 import pytest
 import ray
 from packaging.version import Version
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.policy.policy import PolicySpec
 
 from rllib_arpo import ARPOConfig, DAPOConfig
 from rllib_arpo.core.branching import BRANCHING_RULES, BranchingRule
@@ -33,9 +36,17 @@ def test_what_belongs_to_a_rule_follows_from_the_registry(model_folder, monkeypa
         assert message(small_config(model_folder).update_from_dict(changes | other)) == expected
 
 
+OWN_GPUS = {"num_gpus_per_learner": 1, "num_env_runners": 1, "num_gpus_per_env_runner": 1}
+#: To fork in evaluation.
+FORKS = {"explore": True, "branching": "threshold"}
+
+
 @pytest.mark.parametrize(
     "changes",
     [
+        {},
+        # None where it means "off".
+        {"grad_clip": None, "log_gradients": False, "seed": None, "adam_betas": [0, 0.99], "deadline_reward": None},
         {"consecutive_fork_penalty": 0.1, "budget_allocation": "ranked"},
         {"random_fork_probability": 0.3, "branching": "random", "budget_allocation": "random_over_tree"},
         # "never" switches all of it off, for baselines.
@@ -45,11 +56,40 @@ def test_what_belongs_to_a_rule_follows_from_the_registry(model_folder, monkeypa
         {"lora": {}},
         {"lora": {"r": 2, "lora_alpha": 4, "target_modules": "all-linear", "lora_dropout": 0}},
         {"lora": {"init_lora_weights": "orthogonal"}},
+        {"weight_sync": "nccl", "engine": "vllm", "num_learners": 2, **OWN_GPUS},
+        {"weight_sync": "nccl", "engine": "vllm", "num_learners": 2, "sharding": "fsdp2", **OWN_GPUS},
+        # RLlib's keys say what is so anyway.
+        {"batch_mode": "complete_episodes"},
+        {"policies": {"default_policy"}},
+        {"policies": {"default_policy": PolicySpec()}},
+        {"policies_to_train": ["default_policy"]},
+        {"create_local_env_runner": True},
+        # Who makes callbacks by a function says it to RLlib as well.
+        {"callbacks_class": partial(RLlibCallback)},
+        # What evaluation reads may differ.
+        {"evaluation_config": {**FORKS, "num_rollouts": 8, "temperature": 0.7, "branch_width": 2}},
+        {"evaluation_config": {"explore": False, "branching": "never", "num_rollouts": 1}},
+        {"evaluation_config": {"num_envs_per_env_runner": 5}},
+        {"evaluation_config": {"env_config": {"split": "train"}}},
+        {"evaluation_config": ARPOConfig.overrides(seed=5)},
+        {"evaluation_config": {"max_response_tokens": 60}},
+        {"evaluation_config": {"max_context_tokens": 512}},
+        {"evaluation_config": {"max_context_tokens": 2048}, "evaluation_num_env_runners": 1},
+        {"evaluation_config": {"engine": "vllm"}, "evaluation_num_env_runners": 1},
+        {"evaluation_config": {"callbacks_on_episode_end": print}, "evaluation_num_env_runners": 1},
+        {"evaluation_config": {"env_runner_restore_timeout_s": 5.0}, "evaluation_num_env_runners": 1},
+        # It need not follow earlier questions as training does, nor monitor where it does not fork.
+        {"branch_threshold": "auto", "branch_share": 0.3, "entropy_baseline_questions": 32,
+         "evaluation_config": {**FORKS, "branch_threshold": 0.6}},
+        {"entropy_baseline": "running", "entropy_baseline_questions": 32,
+         "evaluation_config": {**FORKS, "entropy_baseline": "initial"}},
+        {"pre_monitoring_sensitivity": 1.0, "evaluation_config": {"pre_monitoring_sensitivity": None}},
+        {"pre_monitoring_sensitivity": 1.0,
+         "evaluation_config": {"explore": True, "pre_monitoring_sensitivity": None}},
     ],
-)
-def test_what_belongs_together_is_valid(model_folder, changes):
+)  # fmt: skip
+def test_what_belongs_together_is_valid(model_folder, unknown_cluster, changes):
     small_config(model_folder).update_from_dict(changes).validate()
-    assert not ray.is_initialized()
 
 
 def test_the_clip_bounds_of_an_algorithm_stay_where_an_update_has_a_single_step(model_folder):
@@ -57,6 +97,7 @@ def test_the_clip_bounds_of_an_algorithm_stay_where_an_update_has_a_single_step(
     assert (config.clip_high, config.questions_per_minibatch) == (0.28, config.questions_per_batch)
     config.validate()
     assert message(config.training(clip_high=0.3)).startswith("clip_high=0.3: an update of a single step clips nothing")
+    assert not ray.is_initialized()
 
 
 @pytest.mark.usefixtures("unknown_cluster")
@@ -70,19 +111,9 @@ def test_learners_may_share_gpus_with_engines(model_folder, learners, learner, e
     config.env_runners(num_env_runners=env_runners, num_gpus_per_env_runner=env_runner).validate()
 
 
-@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
-def test_learners_that_share_the_model_may_send_it(model_folder, unknown_cluster, sharding):
-    config = sending_by_nccl(model_folder).learners(num_learners=2)
-    config.training(sharding=sharding).validate()
-
-
-def sending_by_nccl(model_folder: str) -> ARPOConfig:
-    config = small_config(model_folder, engine="vllm").language_model(weight_sync="nccl")
-    return config.learners(num_gpus_per_learner=1).env_runners(num_env_runners=1, num_gpus_per_env_runner=1)
-
-
 def test_the_weight_transfer_of_an_older_vllm_is_refused(model_folder, monkeypatch):
-    config = sending_by_nccl(model_folder)
+    changes = {"weight_sync": "nccl", "engine": "vllm", **OWN_GPUS}
+    config = small_config(model_folder).update_from_dict(changes)
     assert vllm_version() >= Version("0.32")
     monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", lambda build: {"vllm": "0.26.0"}[build])
     assert message(config) == (

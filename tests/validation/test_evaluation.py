@@ -2,7 +2,6 @@
 
 import pytest
 
-from rllib_arpo import ARPOConfig
 from rllib_arpo.validation.keys import SHARED, UNREAD_IF_GREEDY, UNREAD_IN_EVALUATION, UNREAD_WITHOUT_FORKS, keyword
 from tests.helpers.configs import small_config
 from tests.validation.refusals import message
@@ -28,7 +27,6 @@ def test_a_whole_configuration_for_evaluation_is_refused(model_folder):
         "evaluation_config=<ARPOConfig>: must be a dict of the keys that differ in evaluation, such as "
         "ARPOConfig.overrides() makes, or None."
     )
-    small_config(model_folder).evaluation(evaluation_config=ARPOConfig.overrides(seed=5)).validate()
 
 
 def test_a_key_that_evaluation_does_not_read_or_takes_from_training_may_only_be_repeated(model_folder):
@@ -59,44 +57,3 @@ def test_a_key_that_greedy_decoding_does_not_read_is_refused(model_folder, key):
     assert (message(config) == without_forks) == (key in UNREAD_WITHOUT_FORKS)
     config.evaluation_config = {"branching": "threshold"} | config.evaluation_config
     assert " beside it." not in message(config)
-
-
-@pytest.mark.parametrize(
-    ("training", "override"),
-    [
-        ({"branch_threshold": "auto", "branch_share": 0.3}, {"branch_threshold": 0.6, "num_rollouts": 4}),
-        ({"branch_threshold": "auto"}, {"branch_threshold": 0.6}),
-        ({"entropy_baseline": "running"}, {"entropy_baseline": "initial"}),
-    ],
-)
-def test_an_evaluation_that_forks_need_not_follow_earlier_questions_as_training_does(model_folder, training, override):
-    config = small_config(model_folder).adaptive_rollout(entropy_baseline_questions=32, **training)
-    override = {"explore": True, "branching": "threshold"} | override
-    config.evaluation(evaluation_config=override).validate()
-
-
-@pytest.mark.parametrize("explore", [False, True])
-def test_an_evaluation_that_does_not_fork_may_say_that_it_does_not_monitor(model_folder, explore):
-    config = small_config(model_folder).adaptive_rollout(pre_monitoring_sensitivity=1.0)
-    config.evaluation(evaluation_config={"explore": explore, "pre_monitoring_sensitivity": None}).validate()
-
-
-@pytest.mark.parametrize(
-    "override",
-    [
-        {"explore": True, "num_rollouts": 8, "temperature": 0.7, "branching": "threshold", "branch_width": 2},
-        {"explore": False, "branching": "never", "num_rollouts": 1},
-        {"num_envs_per_env_runner": 5},
-        {"env_config": {"split": "train"}},
-        {"seed": 5},
-        {"max_response_tokens": 60},
-        {"max_context_tokens": 512},
-        {"max_context_tokens": 2048, "evaluation_num_env_runners": 1},
-        {"engine": "vllm", "evaluation_num_env_runners": 1},
-        {"callbacks_on_episode_end": print, "evaluation_num_env_runners": 1},
-        {"env_runner_restore_timeout_s": 5.0, "evaluation_num_env_runners": 1},
-    ],
-)
-def test_what_evaluation_reads_may_differ(model_folder, override):
-    own = override.pop("evaluation_num_env_runners", 0)
-    small_config(model_folder).evaluation(evaluation_config=override, evaluation_num_env_runners=own).validate()

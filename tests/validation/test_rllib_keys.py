@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.connectors.learner import AddOneTsToEpisodesAndTruncate
-from ray.rllib.policy.policy import PolicySpec
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.options.rules import shown
@@ -95,20 +94,6 @@ def test_a_harmless_key_is_valid_whatever_it_is(model_folder):
     for key in HARMLESS - {"in_evaluation", "_is_frozen"}:
         setattr(config, key, another(getattr(config, key)))
     config.validate()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"batch_mode": "complete_episodes"},
-        {"policies": {"default_policy"}},
-        {"policies": {"default_policy": PolicySpec()}},
-        {"policies_to_train": ["default_policy"]},
-        {"create_local_env_runner": True},
-    ],
-)
-def test_what_is_so_anyway_may_be_said(model_folder, change):
-    small_config(model_folder).update_from_dict(change).validate()
 
 
 def test_a_configuration_that_was_stored_is_valid(model_folder):

@@ -91,13 +91,15 @@ class OwnPiece(ConnectorV2):
         return batch
 
 
-CALLED = ("algorithm_init", "environment_created", "episode_end", "sample_end", "evaluate_start", "evaluate_end",
-          "train_result", "checkpoint_loaded")  # fmt: skip
+#: Callbacks -> how often they are called below. How often answers are handed over depends on time.
+CALLED = {
+    "algorithm_init": [1], "environment_created": [6], "episode_end": [4], "sample_end": [2, 3, 4],
+    "evaluate_start": [1], "evaluate_end": [1], "train_result": [1], "checkpoint_loaded": [1],
+}  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def run(ray_cluster, model_folder, tmp_path_factory):
-    """One iteration with much set, restored from its checkpoint: (algorithm, result, calls, level of RLlib's log)."""
+def test_classes_and_callbacks_and_numbers_of_ones_own(ray_cluster, model_folder, tmp_path, built):
+    """One iteration with much set, restored from its checkpoint."""
     calls = dict.fromkeys(CALLED, 0)
 
     def count(name):
@@ -109,43 +111,21 @@ def run(ray_cluster, model_folder, tmp_path_factory):
     config.rl_module(rl_module_spec=RLModuleSpec(module_class=OwnModule), model_config={"depth": 3})
     config.callbacks(OwnCallback, **{f"on_{name}": count(name) for name in CALLED})
     config.evaluation(evaluation_interval=1, evaluation_duration=2)
+    # RLlib's own defaults are to log warnings and the system's usage.
     config.debugging(log_level="CRITICAL", log_sys_usage=False)
     config.stats_cls_lookup = {**config.stats_cls_lookup, "mean": OwnMean}
-    algorithm = config.build_algo()
-    log_level = logging.getLogger("ray.rllib").level
+    algorithm = built(config)
+    assert logging.getLogger("ray.rllib").level == logging.CRITICAL
     result = algorithm.train()
-    algorithm.restore(algorithm.save(str(tmp_path_factory.mktemp("checkpoint"))))
-    yield SimpleNamespace(algorithm=algorithm, result=result, calls=calls, log_level=log_level)
-    algorithm.stop()
-
-
-def test_every_function_is_called_back(run):
-    # How often answers are handed over depends on time.
-    assert run.calls.pop("sample_end") in (2, 3, 4)
-    assert run.calls == {
-        "algorithm_init": 1,
-        "environment_created": 6,
-        "episode_end": 4,  # Two questions of training, two of evaluation.
-        "evaluate_start": 1,
-        "evaluate_end": 1,
-        "train_result": 1,
-        "checkpoint_loaded": 1,
-    }
-
-
-def test_classes_of_ones_own(run):
-    runner, module = run.algorithm.env_runner_group.local_env_runner, run.algorithm.get_module()
-    assert (type(run.algorithm), type(runner)) == (OwnARPO, OwnEnvRunner)
-    assert type(run.algorithm.learner_group._learner) is OwnLearner
+    algorithm.restore(algorithm.save(str(tmp_path)))
+    assert {name: calls[name] in CALLED[name] for name in CALLED} == dict.fromkeys(CALLED, True)
+    runner, module = algorithm.env_runner, algorithm.get_module()
+    assert (type(algorithm), type(runner)) == (OwnARPO, OwnEnvRunner)
+    assert type(algorithm.learner_group._learner) is OwnLearner
     assert (type(module), module.depth, module.model_config["dtype"]) == (OwnModule, 3, "float32")
-    assert run.algorithm.metrics.stats_cls_lookup["mean"] is OwnMean
-    assert run.result["of_own_callback"]
+    assert algorithm.metrics.stats_cls_lookup["mean"] is OwnMean
+    assert result["of_own_callback"]
     assert OwnPiece.batches == 1
-
-
-def test_numbers_and_logging(run):
-    """RLlib's own defaults are to log warnings and the system's usage."""
-    assert len(run.algorithm.env_runner_group.local_env_runner._envs[Purpose.TRAINING]) == 3
-    assert run.result["evaluation"]["env_runners"]["num_episodes"] == 2
-    assert run.log_level == logging.CRITICAL
-    assert "perf" not in run.result
+    assert len(runner._envs[Purpose.TRAINING]) == 3
+    assert result["evaluation"]["env_runners"]["num_episodes"] == 2
+    assert "perf" not in result

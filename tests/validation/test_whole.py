@@ -1,59 +1,18 @@
-"""Whole configurations: valid ones, required keys, and what is checked beyond keys: models, data, the cluster."""
+"""What is checked beyond keys: models, data, the cluster."""
 
 import json
-from functools import partial
 
 import pytest
 import ray
 from ray import tune
 from ray.core.generated import autoscaler_pb2
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
-from ray.rllib.callbacks.callbacks import RLlibCallback
 
 from rllib_arpo import ARPO, ARPOConfig
-from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.validation import check_cluster_resources
 from tests.helpers.configs import small_config
 from tests.helpers.parquet import parquet, row
 from tests.validation.refusals import message
-
-
-def test_the_small_configuration_is_valid(model_folder):
-    small_config(model_folder).validate()
-
-
-def test_none_where_it_means_off(model_folder):
-    config = small_config(model_folder)
-    config.update_from_dict({"grad_clip": None, "seed": None, "adam_betas": [0, 0.99], "deadline_reward": None})
-    config.log_gradients = False
-    config.validate()
-
-
-class OwnGradients(ARPOTorchLearner):
-    """Waits for what never comes."""
-
-    def compute_gradients(self, *args, **kwargs):
-        """Never called."""
-
-
-def test_a_learner_that_waits_in_vain(model_folder):
-    expected = "learner_class: OwnGradients.compute_gradients is never called, since gradients accumulate over passes; "
-    assert message(small_config(model_folder).training(learner_class=OwnGradients)).startswith(expected)
-
-
-class Waiting(RLlibCallback):
-    """Waits for what never comes."""
-
-    def on_episode_step(self, **kwargs):
-        """Never called."""
-
-
-def test_a_callback_class_that_waits_in_vain(model_folder):
-    config = small_config(model_folder).callbacks([RLlibCallback, Waiting])
-    message = "callbacks_class: Waiting.on_episode_step is never called, since an episode is made when its question has"
-    with pytest.raises(ValueError, match=f"^{message}"):
-        config.validate()
-    config.callbacks(partial(RLlibCallback)).validate()  # Who makes callbacks by a function says it to RLlib as well.
 
 
 @pytest.mark.parametrize(
@@ -122,6 +81,19 @@ def test_unknown_key_in_tunes_param_space(model_folder, ray_cluster, tmp_path):
         ).fit()
 
 
+@pytest.fixture
+def cluster(monkeypatch):
+    """`cluster(nodes)`: their resources are those of the cluster."""
+
+    def has(nodes: list[dict[str, float]]) -> None:
+        module = "rllib_arpo.validation.resources"
+        monkeypatch.setattr(f"{module}.ray.is_initialized", lambda: True)
+        monkeypatch.setattr(f"{module}.ray.nodes", lambda: [{"Alive": True, "Resources": node} for node in nodes])
+        monkeypatch.setattr(f"{module}.state.get_cluster_config", lambda: None)
+
+    return has
+
+
 @pytest.mark.parametrize(("asked", "expected"), [
     ({"custom_resources_per_env_runner": {"fpga": 1}},
      "asks for 2 fpgas in total and the cluster has 0: lower custom_"),
@@ -135,13 +107,9 @@ def test_unknown_key_in_tunes_param_space(model_folder, ray_cluster, tmp_path):
     ({"num_cpus_per_env_runner": 1, "evaluation_num_env_runners": 2}, None),
     ({"num_cpus_per_env_runner": 1, "evaluation_num_env_runners": 3}, "asks for 5 CPUs in total"),
 ])  # fmt: skip
-def test_each_actor_must_fit_on_a_node(model_folder, monkeypatch, asked, expected):
+def test_each_actor_must_fit_on_a_node(model_folder, cluster, monkeypatch, asked, expected):
     """Three nodes: of two CPUs, with a disk, of one and of one; the other disk's node has no CPU."""
-    nodes = [{"CPU": 2, "disk": 1}, {"CPU": 1}, {"CPU": 1}, {"disk": 1}]
-    module = "rllib_arpo.validation.resources"
-    monkeypatch.setattr(f"{module}.ray.is_initialized", lambda: True)
-    monkeypatch.setattr(f"{module}.ray.nodes", lambda: [{"Alive": True, "Resources": node} for node in nodes])
-    monkeypatch.setattr(f"{module}.state.get_cluster_config", lambda: None)
+    cluster([{"CPU": 2, "disk": 1}, {"CPU": 1}, {"CPU": 1}, {"disk": 1}])
     config = small_config(model_folder).env_runners(num_env_runners=2).update_from_dict(asked)
     if expected is None:
         config.validate()
@@ -173,12 +141,8 @@ PAIRS = (
     ([4], [2.0, 0.9, 0.1], None),
     ([1], [0.1] * 10, None),
 ])  # fmt: skip
-def test_shares_must_fit_the_gpus_one_by_one(monkeypatch, nodes, shares, needed):
-    module = "rllib_arpo.validation.resources"
-    resources = [{"CPU": 64, "GPU": number} for number in nodes]
-    monkeypatch.setattr(f"{module}.ray.is_initialized", lambda: True)
-    monkeypatch.setattr(f"{module}.ray.nodes", lambda: [{"Alive": True, "Resources": node} for node in resources])
-    monkeypatch.setattr(f"{module}.state.get_cluster_config", lambda: None)
+def test_shares_must_fit_the_gpus_one_by_one(cluster, nodes, shares, needed):
+    cluster([{"CPU": 64, "GPU": number} for number in nodes])
     bundles = [{"CPU": 1, "GPU": share} for share in shares]
     if needed is None:
         check_cluster_resources(bundles)

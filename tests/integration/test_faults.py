@@ -1,0 +1,163 @@
+"""Env runners that die, or cannot be made, and questions that cannot be asked: nothing is lost or passes in silence."""
+
+import threading
+import time
+
+import pytest
+from ray.rllib.callbacks.callbacks import RLlibCallback
+from ray.rllib.env.env_runner_group import EnvRunnerGroup
+
+from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+from rllib_arpo.rollout.env_runner import ARPOEnvRunner
+from tests.helpers.scripted_env import ScriptedEnv
+
+
+def train_questions(algorithm) -> list[str]:
+    """Trains one iteration; returns the questions of its update."""
+    batches = []
+    update = algorithm._update
+    algorithm._update = lambda batch: (batches.append(batch), update(batch))
+    algorithm.train()
+    algorithm._update = update
+    return [sampled.episode.id_ for batch in batches for sampled in batch]
+
+
+@pytest.mark.timeout(600)
+def test_five_of_eight_env_runners_die_one_after_the_other_and_the_run_goes_on(built, scripted, tmp_path):
+    scripted.env_runners(num_env_runners=8, num_cpus_per_env_runner=0.1, num_envs_per_env_runner=1)
+    scripted.training(questions_per_batch=16, questions_per_minibatch=16)
+    (tmp_path / "deaths").mkdir()
+    scripted.environment(env_config={"deaths": str(tmp_path / "deaths"), "num_deaths": 5, "rewards": {"0": 1.0}})
+    algorithm = built(scripted)
+    for first in range(0, 96, 16):
+        assert train_questions(algorithm) == [f"q{i}" for i in range(first, first + 16)]
+    assert sorted(path.name for path in (tmp_path / "deaths").iterdir()) == ["1", "2", "3", "4", "5"]
+    algorithm.restore_env_runners(algorithm.env_runner_group)
+    versions = algorithm.env_runner_group.foreach_env_runner("weight_version", local_env_runner=False)
+    assert set(versions) == {6}
+
+
+def test_a_question_that_kills_is_given_up_and_the_run_goes_on(built, scripted):
+    """Alone in its env runner: it would take others along, and what dies too often ends the run."""
+    scripted.env_runners(num_env_runners=2, num_cpus_per_env_runner=0.1, num_envs_per_env_runner=1)
+    scripted.environment(env_config={"die_at": 1}).training(questions_per_batch=4)
+    algorithm = built(scripted)
+    rollout = algorithm.train()["env_runners"]
+    assert (rollout["num_episodes"], rollout["questions_given_up"]) == (3, 1)
+
+
+def test_three_failures_in_a_row_end_the_run_with_the_cause(built, scripted):
+    scripted.env_runners(num_env_runners=1).environment(env_config={"die_at": 0})
+    algorithm = built(scripted)
+    with pytest.raises(RuntimeError, match=r"failed 3 times in a row; \d questions are missing. Last cause"):
+        algorithm.train()
+
+
+def test_an_engine_that_dies_in_mid_tree_is_replaced_and_its_questions_are_asked_again(scripted, caplog, built):
+    """Every engine dies at its 14th step, after some questions have ended and while others are under way."""
+    scripted.language_model(engine_kwargs={**scripted.engine_kwargs, "fail_at_step": 14})
+    scripted.env_runners(num_env_runners=1, num_envs_per_env_runner=2).training(questions_per_batch=6)
+    algorithm = built(scripted)
+    assert train_questions(algorithm) == [f"q{i}" for i in range(6)]
+    assert "engine died at step 14" in caplog.text
+
+
+class Recreated(RLlibCallback):
+    """Keeps which env runners came back."""
+
+    indices: list = []  # noqa: RUF012
+
+    def on_env_runners_recreated(self, *, env_runner_indices, is_evaluation, **kwargs):
+        Recreated.indices.append((list(env_runner_indices), is_evaluation))
+
+
+def test_an_env_runner_that_comes_back_is_told(built, scripted, tmp_path):
+    Recreated.indices.clear()
+    scripted.environment(env_config={"die_at": 1, "marker": str(tmp_path / "died"), "rewards": {"0": 1.0}})
+    functions = []
+    scripted.callbacks(
+        Recreated, on_env_runners_recreated=lambda *, env_runner_indices, **_: functions.append(env_runner_indices)
+    )
+    algorithm = built(scripted.env_runners(num_env_runners=1))
+    algorithm.train()
+    assert Recreated.indices == [([1], False)]
+    assert functions == [[1]]
+
+
+class BadQuestions(ScriptedEnv):
+    """Questions 1, 4 and 5 cannot be started."""
+
+    def reset(self, *, seed=None, options=None):
+        if (options or {}).get("question") in (1, 4, 5):
+            raise KeyError("no such page")
+        return super().reset(seed=seed, options=options)
+
+
+@pytest.mark.parametrize("num_env_runners", [0, 1])
+def test_a_question_that_cannot_be_asked_is_left_out_and_counted(built, scripted, num_env_runners):
+    scripted.environment(BadQuestions, env_config={"rewards": {"0": 1.0}})
+    algorithm = built(scripted.env_runners(num_env_runners=num_env_runners))
+    result = algorithm.train()
+    assert result["env_runners"]["questions_given_up"] == 1
+    assert result["learners"]["default_policy"]["num_questions_trained"] == 1
+    assert algorithm.train()["env_runners"]["questions_given_up"] == 0
+    with pytest.raises(RuntimeError, match=r"No question of the batch could be sampled\. Last cause: KeyError"):
+        algorithm.train()
+
+
+def refuse(*args, **kwargs):
+    raise OSError("not today")
+
+
+class NotToday(ScriptedEnv):
+    """Cannot be made."""
+
+    def __init__(self, env_config=None):
+        refuse()
+
+
+@pytest.mark.parametrize("spoil", [
+    pytest.param(lambda config, patch: patch.setattr(ARPOEnvRunner, "load_weights", refuse), id="first push"),
+    pytest.param(lambda config, patch: patch.setattr(ARPOTorchLearner, "build", refuse), id="learner"),
+    pytest.param(lambda config, _: config.callbacks(on_algorithm_init=refuse), id="on_algorithm_init"),
+    pytest.param(lambda config, _: config.callbacks(on_environment_created=refuse), id="on_environment_created"),
+    pytest.param(lambda config, _: config.environment(NotToday), id="environment"),
+])  # fmt: skip
+def test_a_failed_start_leaves_no_engine_behind(scripted, monkeypatch, spoil):
+    spoil(scripted, monkeypatch)
+    before = {*threading.enumerate()}
+    with pytest.raises(Exception, match="not today"):
+        scripted.build_algo()
+    for thread in [one for one in {*threading.enumerate()} - before if one.name in ("engine", "rollout")]:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_an_env_runner_of_evaluation_that_cannot_be_made_names_the_cause(scripted):
+    """RLlib logs the error and goes on without the actor, as far as an IndexError."""
+    changed = {"callbacks_on_environment_created": refuse, "env_config": {}}
+    scripted.evaluation(evaluation_num_env_runners=1, evaluation_config=changed)
+    cause = "A callback, on_environment_created, raised OSError: not today"
+    with pytest.raises(RuntimeError, match=rf"^Env runner 1 could not be made: ContractError: {cause}\.$"):
+        scripted.build_algo()
+
+
+class NotTodayAfterAWhile(ScriptedEnv):
+    def __init__(self, env_config=None):
+        time.sleep(5)
+        refuse()
+
+
+def test_an_env_runner_that_ray_is_still_making_is_waited_for(scripted, monkeypatch):
+    """On a busy machine RLlib's own calls may fail while Ray makes the env runner once more."""
+
+    def lost(group):
+        group._worker_manager.set_actor_state(1, healthy=False)
+        raise IndexError("list index out of range")
+
+    monkeypatch.setattr(EnvRunnerGroup, "get_spaces", lost)
+    monkeypatch.setattr("rllib_arpo.faults.END_TIMEOUT_S", 0.5)
+    scripted.env_runners(num_env_runners=1, validate_env_runners_after_construction=False)
+    cause = r"env=<class '.*NotTodayAfterAWhile'> cannot be made: OSError: not today"
+    with pytest.raises(RuntimeError, match=rf"^Env runner 1 could not be made: ContractError: {cause}\.$"):
+        scripted.environment(NotTodayAfterAWhile).build_algo()

@@ -1,0 +1,187 @@
+"""Worlds of users, whole: classes, programs and agents with scripted words and a real update, and real servers."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from transformers import AutoTokenizer
+
+from rllib_arpo import connectors
+from rllib_arpo.envs.worlds.verifiers import write_rows
+from tests.helpers.api_agents import adder, framework, process
+from tests.helpers.models import byte_tokenizer, tiny_model
+from tests.helpers.other_python import free_port, python_with, running
+from tests.helpers.safe import Safe
+
+REPOSITORY = str(Path(__file__).resolve().parents[2])
+ROWS = [{"prompt": "Open the safe.", "code": code} for code in ("12", "21")]
+TURNS = ("<turn> 12 </turn>", "<turn> 21 </turn>", "<answer> \\boxed{done} </answer>")
+
+
+def call(name, **arguments):
+    return f"<toolcall>\n{json.dumps({'name': name, 'arguments': arguments})}\n</toolcall>"
+
+
+def test_a_class_trains_and_forks_by_copy(trains, tmp_path):
+    (tmp_path / "safes.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
+    world = {"world": Safe, "task": "rows", "path": str(tmp_path / "safes.jsonl")}
+    trained = trains(world, TURNS, max_turn_tokens=40, max_response_tokens=320)
+    assert trained.ways == {"copy"}
+    assert sorted(tree.question_id for tree in trained.trees) == ["safes/0", "safes/0", "safes/1", "safes/1"]
+    forks = [t for tree in trained.trees for t in tree.trajectories if "." in t.agent_id]
+    assert forks and {t.stop_reason.name for t in forks} <= {"ANSWER", "TOOL_CALL_LIMIT"}
+
+
+@pytest.mark.slow
+def test_the_same_class_takes_a_step_in_trls_trainer(tmp_path, monkeypatch):
+    trl = pytest.importorskip("trl", reason="TRL is not installed: whether it takes the same class is not tried.")
+    datasets = pytest.importorskip("datasets")
+    if "environment_factory" not in inspect.signature(trl.GRPOTrainer).parameters:
+        pytest.skip(f"TRL {trl.__version__} has no environment_factory.")
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    model = tiny_model(tmp_path / "model", "qwen3")
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = trl_template(trl)
+    tokenizer.save_pretrained(model)
+    rows = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
+    args = trl.GRPOConfig(
+        str(tmp_path), per_device_train_batch_size=2, num_generations=2, max_completion_length=8, max_steps=1,
+        report_to=[], use_cpu=True, bf16=False, save_strategy="no",
+    )  # fmt: skip
+    trainer = trl.GRPOTrainer(
+        model, args=args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer,
+        environment_factory=Safe,
+    )  # fmt: skip
+    assert [tool.__name__ for tool in trainer.tools] == ["turn"]
+    trainer.train()
+    assert (trainer.state.global_step, trainer.reward_func_names) == (1, ["Safe"])
+    assert {environment.code for environment in trainer.environments} <= {"12", "21"}
+
+
+def trl_template(trl) -> str:
+    """TRL's own template of Qwen3, which its trainer knows how to read."""
+    return (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
+
+
+WORDS = ("two", "three", "five")
+
+
+async def adds(chat, row, *, steps=3):
+    """Every word is a number; its reward is the sum below ten."""
+    total = row["seed"] % 2
+    for _ in range(steps):
+        total += {"two": 2, "three": 3, "five": 5}[re.sub(r"\W", "", await chat(f"{total} so far. Next?"))]
+    return total / 10
+
+
+def test_a_program_trains_with_forks(trains):
+    trained = trains({"world": {adds: {"steps": 3}}}, WORDS, max_response_tokens=300)
+    assert [result["stop"]["world_ended"] for result in trained.results] == [1.0, 1.0]
+    for tree in trained.trees:
+        assert sum(trajectory.parent is not None for trajectory in tree.trajectories) == 2
+        for trajectory, paid in zip(tree.trajectories, tree.returns(), strict=True):
+            path = tree.path(trajectory.agent_id)
+            said = [byte_tokenizer().decode(turn.token_ids).removesuffix("<|im_end|>") for turn in path]
+            assert len(said) == 3
+            start = int(tree.question_id.removeprefix("seed/")) % 2
+            assert paid == (start + sum({"two": 2, "three": 3, "five": 5}[word] for word in said)) / 10
+
+
+@pytest.mark.parametrize(
+    ("world", "begins"),
+    [(adder, False), (process, False), ({adder: {"compacts_at": 4}}, True), ({adder: {"helped": True}}, True)],
+    ids=["in this process", "a process", "compacts its history", "asks a helper"],
+)
+def test_an_unmodified_agent_trains_with_forks(trains, calling_folder, monkeypatch, world, begins):
+    """What is trained are the sampled ids, of which one is half of a letter: no text gives it back."""
+    tokenizer = AutoTokenizer.from_pretrained(calling_folder)
+    (half,) = set(tokenizer.encode("\u00e9")) - set(tokenizer.encode("\u00e8")) - set(tokenizer.encode("\u00c3"))
+    replies = [[half, *tokenizer.encode(call("add", n=n))] for n in (1, 2, 4)]
+    replies.append([half, *tokenizer.encode("Done."), tokenizer.eos_token_id])
+    packed, pack_tree = [], connectors.pack_tree
+    monkeypatch.setattr(
+        connectors, "pack_tree", lambda *args, **kwargs: packed.append(pack_tree(*args, **kwargs)) or packed[-1]
+    )
+    env_config = {"world": world, "protocol": "function_calling"}
+    limits = {"max_response_tokens": 1200, "max_turn_tokens": 100, "max_tool_calls": 5}
+    trained = trains(env_config, replies, model=calling_folder, **limits)
+    for result in trained.results:
+        assert (result["requests_refused"], result["new_contexts"] > 0) == (0, begins)
+        assert set(result["stop"]) >= {"world_ended"}
+        assert result["stop"]["world_ended"] + result["stop"]["tool_call_limit"] == 1.0
+    for tree, whole in zip(trained.trees, packed, strict=True):
+        turns = [turn.token_ids.tolist() for trajectory in tree.trajectories for turn in trajectory.turns]
+        assert all(turn in replies for turn in turns)
+        found = [whole.token_ids[(whole.node == node) & whole.loss_mask].tolist() for node in range(len(turns))]
+        assert sorted(found) == sorted(turns)
+        for trajectory, reward in zip(tree.trajectories, tree.returns(), strict=True):
+            paid = [turn.reward for turn in tree.path(trajectory.agent_id)]
+            assert paid[:-1] == [0.0] * (len(paid) - 1)
+            assert paid[-1] == reward
+    evaluated = trained.algorithm.evaluate()["env_runners"]
+    assert (evaluated["requests_refused"], evaluated["new_contexts"] > 0) == (0, begins)
+
+
+LIMITS = {"max_tool_calls": 4, "max_response_tokens": 1200, "max_turn_tokens": 64}
+
+
+def in_other_interpreters(test):
+    """With packages that the locks exclude, because of versions that these need."""
+    return pytest.mark.packages(pytest.mark.timeout(1800)(test))
+
+
+@pytest.fixture
+def openenv():
+    return python_with("openenv-0.10", "openenv==0.10.0")
+
+
+@in_other_interpreters
+@pytest.mark.parametrize("tools", [False, True])
+def test_openenv(trains, openenv, tools):
+    port = free_port()
+    command = [openenv, "-m", "uvicorn", "--app-dir", REPOSITORY, "--port", str(port), "tests.helpers.openenv_app:app"]
+    with running(*command, port=port, **({"TOOLS": "1"} if tools else {})):
+        world = {"url": f"http://127.0.0.1:{port}", "tools": tools, "read": "number"}
+        replies = ['<add> {"number": 1} </add>', '<add> {"number": 2} </add>'] if tools else ["1", "2"]
+        trained = trains({"world": {"openenv": world}}, replies, **LIMITS)
+        assert (trained.ways, trained.statuses) == ({"replay"}, {"ok"})
+
+
+@in_other_interpreters
+def test_an_environment_of_openenv_in_another_interpreter(trains, openenv):
+    """The class itself, without its server; what it takes and returns are objects of its package."""
+    world = {"tests.helpers.openenv_app:FarAdder": {"python": openenv}}
+    trained = trains({"world": world}, ["1", "2"], **LIMITS)
+    assert (trained.ways, trained.statuses) == ({"fork"}, {"ok"})
+
+
+@in_other_interpreters
+def test_tasks_of_verifiers(trains, tmp_path, monkeypatch):
+    """In its own interpreter: openai 3 and mcp 2.3 are excluded by its pins."""
+    python = python_with("verifiers-0.4", "verifiers==0.4.0")
+    shutil.copy(Path(REPOSITORY) / "tests" / "helpers" / "capitals.py", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write_rows("rows.jsonl", "capitals", python=python, number=4)
+    world = {"verifiers": {"python": python, "taskset": "capitals"}}
+    replies = ['<atlas_look_up> {"country": "Norway"} </atlas_look_up>', '<first> {"word": "Oslo"} </first>', "Oslo"]
+    trained = trains({"task": "rows", "path": "rows.jsonl", "world": world}, replies, **LIMITS)
+    assert (trained.ways, trained.statuses) == ({"fork"}, {"ok"})
+
+
+@in_other_interpreters
+@pytest.mark.parametrize(("kind", "begins"), [("langchain", False), ("smolagents", True)])
+def test_an_agent_of_a_framework(trains, calling_folder, kind, begins):
+    """LangChain sends back what it was answered; smolagents writes calls as text: each step is another conversation."""
+    python = python_with("agents", "langchain==1.5.2", "langchain-openai==1.7.4", "smolagents[openai]==1.26.0")
+    end = {"langchain": "Done.", "smolagents": call("final_answer", answer="3")}[kind]
+    replies = [call("add", n=1), call("add", n=2), end]
+    env_config = {"world": {framework: {"interpreter": python, "kind": kind}}, "protocol": "function_calling"}
+    limits = {"max_tool_calls": 6, "max_response_tokens": 1800, "max_turn_tokens": 100}
+    trained = trains(env_config, replies, model=calling_folder, **limits)
+    result = trained.results[-1]
+    assert (trained.ways, result["requests_refused"], result["new_contexts"] > 0) == ({"replay"}, 0, begins)
