@@ -1,162 +1,118 @@
-"""Measures how much the gradient of an update varies from batch to batch, arm by arm, at fixed weights.
+"""The table of how much the gradient of an update varies from batch to batch, arm by arm, at fixed weights.
 
-    python -m release.evidence.gradient_variance --output FILE.parquet --arms grpo threshold random --batches 64
-    python -m release.evidence.gradient_variance --table FILE.parquet
+    python -m release.evidence.gradient_variance --table release/evidence/results/variance/credits-small.parquet
 
-Each arm of the study samples batches with its own rollout from the cold-started model; the learner computes the
-gradient of the arm's own loss for each of them, and takes no step. Batches of a number have the same questions in all
-arms. `reference` are batches of the study's baseline with the questions in another order, four times as many: the
-other arms are compared with its mean gradient and its calls.
+The rows were sampled once, and `SAMPLED_BY` is the last commit that samples some. Each arm of a study sampled batches
+with its own rollout from the cold-started model, with the same questions in all arms; the learner computed the gradient
+of the arm's own loss, before clipping, and took no step. `reference` are batches of the study's baseline with the
+questions in another order, four times as many: the other arms are compared with its mean gradient and its calls.
 
-An update of several minibatches counts with the mean of their gradients. Gradients are those before clipping.
+`n` batches gave the gradients g_1 .. g_n, each an independent estimate of the same mean. With G_ij = g_i . g_j
+the mean of G_ij over pairs of different batches is an unbiased estimate of the mean gradient's squared norm ("signal"),
+and what is left of the mean of G_ii is one of the trace of the covariance ("variance").
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from release.evidence.gradient_estimates import Sample, estimates, interval, sketch
-from release.evidence.study_file import Arm, Study, read_study, study_of
-from release.evidence.study_rows import fork_rate
-from release.evidence.study_run import find, make_algorithm, provenance
-from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.support.data_files import opened_parquet
-from rllib_arpo.evaluation.arguments import positive
-from rllib_arpo.files import replace_file
-
-REFERENCE, REFERENCE_FACTOR = "reference", 4
-#: The questions of the reference come in an order of their own.
-REFERENCE_SEED = 1_000_000
-SKETCH_SIZE = 1024
-#: Batches that are not counted: running baselines have no history before them.
-WARM_UP = 1
+SAMPLED_BY = "d39b2bf0"
+REFERENCE = "reference"
+NUM_RESAMPLES, LEVEL = 10_000, 0.95
 
 
-class GradientCatcher:
-    """Runs on a learner: from then on it keeps the gradients of its optimizer steps, and takes none of them."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The gradients of an arm's batches, as far as they are kept.
 
-    def __init__(self) -> None:
-        self._caught: list[np.ndarray] = []
+    Attributes:
+        calls: [n], tool calls that each batch executed.
+        squared_norms: [n], exact.
+        squared_norm_of_sum: of the sum of all n gradients, exact.
+        sketches: [n, k].
+        reference_dots: [n], the inner products with the reference's mean gradient, exact; NaN without a reference.
+    """
 
-    def __call__(self, learner: Any, **_kwargs: Any) -> None:
-        learner.postprocess_gradients = self._keep
-        learner.apply_gradients = lambda _gradients: None
+    calls: np.ndarray
+    squared_norms: np.ndarray
+    squared_norm_of_sum: float
+    sketches: np.ndarray
+    reference_dots: np.ndarray
 
-    def _keep(self, gradients: dict[Any, Any]) -> dict[Any, Any]:
-        parts = [gradient.detach().cpu().double().flatten().numpy() for gradient in gradients.values()]
-        self._caught.append(np.concatenate(parts))
-        return gradients
+    @property
+    def signal(self) -> float:
+        """Unbiased estimate of the squared norm of the mean gradient; it may be negative. NaN with one batch."""
+        n = len(self.calls)
+        if n < 2:
+            return float("nan")
+        return (self.squared_norm_of_sum - float(self.squared_norms.sum())) / (n * (n - 1))
 
-    def take(self) -> np.ndarray:
-        """[d], the mean over the optimizer steps since the last call.
-
-        Raises:
-            ValueError: there was none.
-        """
-        if not self._caught:
-            raise ValueError("The update had no optimizer step, since no trajectory counted.")
-        mean = np.mean(self._caught, axis=0)
-        self._caught.clear()
-        return mean
+    @property
+    def variance(self) -> float:
+        """Unbiased estimate of the trace of the covariance of one batch's gradient."""
+        return float(self.squared_norms.mean()) - self.signal
 
 
-def sample_batches(
-    recipe: str, arguments: Sequence[str], num_batches: int, reference: np.ndarray | None, own: Mapping[str, Any]
-) -> tuple[list[dict[str, Any]], np.ndarray]:
-    """Samples batches and computes their gradients: the rows, one a batch, and the sum of the gradients, [d].
+def estimates(
+    sample: Sample, reference_signal: float = float("nan"), num_resamples: int = NUM_RESAMPLES
+) -> dict[str, np.ndarray]:
+    """Figures of a sample, and of samples of n batches that are drawn from it.
+
+    A batch that was drawn twice makes no pair with itself, so that the resampled signals have the right mean. Their
+    inner products are those of the sketches, moved to where the exact signal is. Arms with as many batches are drawn
+    alike: their ratios are paired, batch by batch.
 
     Args:
-        reference: [d], the reference's mean gradient.
-        own: columns that all rows have.
-    """
-    algorithm = make_algorithm(recipe, arguments)
-    catcher = GradientCatcher()
-    algorithm.learner_group.foreach_learner(catcher)
-    for _ in range(WARM_UP):
-        algorithm.train()
-        catcher.take()
-    rows: list[dict[str, Any]] = []
-    total = np.zeros(1)
-    for batch in range(num_batches):
-        result = algorithm.train()
-        gradient = catcher.take()
-        total = total + gradient
-        rollout = result["env_runners"]
-        row = {
-            **own,
-            "batch": batch,
-            "tool_calls": int(rollout["tool_calls_executed"]),
-            "generated_tokens": int(rollout["generated_tokens"]),
-            "computed_tokens": int(result["learners"]["default_policy"]["tokens_computed"]),
-            "fork_rate": find(rollout, ("fork_rate",)),
-            "forks_per_question": find(rollout, ("forks_per_question",)),
-            "squared_norm": float(gradient @ gradient),
-            "squared_norm_of_sum": float(total @ total),
-            "reference_dot": None if reference is None else float(gradient @ reference),
-            "sketch": sketch(gradient, SKETCH_SIZE).tolist(),
-        }
-        rows.append(row)
-        print(f"{own['arm']}: batch {batch + 1} of {num_batches}", flush=True)
-    algorithm.stop()
-    return rows, total
+        reference_signal: of the reference, whose batches are none of the arm's.
 
-
-def measure(study: Study, arms: Sequence[Arm], num_batches: int) -> list[dict[str, Any]]:
-    """The rows of the reference, then of the arms; those that need another's fork rate come last.
+    Returns:
+        Arrays of [1 + resamples], of the sample itself first:
+        "calls" of a batch; "variance"; "signal"; "signal_to_noise" of one batch; "calls_to_signal", the calls of a
+        batch whose signal is as large as its noise, infinite where no signal is seen; "cosine" of the mean gradient and
+        the reference's, NaN where no signal is seen.
 
     Raises:
-        ValueError: an arm needs the fork rate of one that is not asked for.
+        ValueError: there are fewer than two batches.
     """
-    named = {arm.name for arm in arms}
-    for arm in arms:
-        if arm.fork_rate_of is not None and arm.fork_rate_of not in named:
-            raise ValueError(f"{arm.name}: has the fork rate of {arm.fork_rate_of!r}; name it as well.")
-    rows: dict[str, list[dict[str, Any]]] = {}
-
-    def sample(arm: Arm, seed: int, number: int, reference: np.ndarray | None) -> np.ndarray:
-        rate = None if arm.fork_rate_of is None else fork_rate(rows[arm.fork_rate_of])
-        arguments = study.all_arguments(arm, rate)
-        own = {"study": study.name, "arm": arm.name, **provenance(study, arm, arguments), "seed": seed}
-        of_arm = sample_batches(study.recipe, [*arguments, "--seed", str(seed)], number, reference, own)
-        rows[arm.name], total = of_arm
-        return total / number
-
-    baseline = replace(study.arms[study.baseline], name=REFERENCE)
-    reference = sample(baseline, REFERENCE_SEED, REFERENCE_FACTOR * num_batches, None)
-    for arm in sorted(arms, key=lambda arm: arm.fork_rate_of is not None):
-        sample(arm, 0, num_batches, reference)
-    return [row for of_arm in rows.values() for row in of_arm]
-
-
-def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    table = pa.Table.from_pylist(list(rows))
-    sketches = table.column("sketch").cast(pa.list_(pa.float16()))
-    with replace_file(path) as scratch:
-        pq.write_table(table.set_column(table.schema.get_field_index("sketch"), "sketch", sketches), scratch)
+    n = len(sample.calls)
+    if n < 2:
+        raise ValueError(f"{n} batches have no variance; at least two are needed.")
+    drawn = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=num_resamples)
+    counts = np.concatenate([np.ones((1, n), dtype=drawn.dtype), drawn]).astype(float)
+    products = sample.sketches @ sample.sketches.T
+    np.fill_diagonal(products, 0.0)
+    pairs = n**2 - (counts**2).sum(1)
+    # A sample of one batch alone, drawn n times, has no pair.
+    signal = np.einsum("ri,ij,rj->r", counts, products, counts, optimize=True) / np.where(pairs > 0, pairs, np.nan)
+    signal += sample.signal - signal[0]
+    calls, variance = counts @ sample.calls / n, counts @ sample.squared_norms / n - signal
+    seen = np.where(signal > 0, signal, np.nan)
+    norms = np.sqrt(seen * (reference_signal if reference_signal > 0 else np.nan))
+    return {
+        "calls": calls,
+        "variance": variance,
+        "signal": signal,
+        "signal_to_noise": signal / variance,
+        "calls_to_signal": np.where(signal > 0, variance * calls / np.maximum(signal, 1e-300), np.inf),
+        "cosine": counts @ sample.reference_dots / n / norms,
+    }
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a .parquet file of `measure_all`.
-
-    Raises:
-        DataError: the file is not there, not readable, has other rows, or a batch of an arm twice.
-    """
-    with opened_parquet(path) as file:
-        rows: list[dict[str, Any]] = file.read().to_pylist()
-    if not rows or not rows[0].keys() >= {"arm", "batch", "squared_norm_of_sum", "sketch"}:
-        raise DataError(f"{path}: has no rows of gradients, each of an arm and a batch.")
-    if len({(row["arm"], row["batch"]) for row in rows}) < len(rows):
-        raise DataError(f"{path}: has a batch of an arm twice.")
-    return rows
+def interval(values: np.ndarray) -> tuple[float, float, float]:
+    """Of [1 + resamples], the sample itself first: its value, and percentiles of the others (NaN: there is none)."""
+    resampled = values[1:][~np.isnan(values[1:])]
+    if not len(resampled):
+        return float(values[0]), float("nan"), float("nan")
+    # Of neighbours: between a number and infinity there is none.
+    low, high = np.quantile(resampled, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), method="nearest")
+    return float(values[0]), float(low), float(high)
 
 
 def samples_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, Sample]:
@@ -208,29 +164,7 @@ def _show(values: np.ndarray) -> str:
     return "" if np.isnan(value) else f"{value:.3g} [{low:.3g}, {high:.3g}]"
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--study", type=Path, help="default: trails_small.yaml")
-    parser.add_argument("--output", type=Path, help="a .parquet file of all rows")
-    parser.add_argument("--arms", nargs="+", help="default: all of the study")
-    parser.add_argument("--batches", type=positive, help="of each arm; default: 64")
-    parser.add_argument("--table", type=Path, help="run nothing: the table of a .parquet file")
-    args = parser.parse_args()
-    if args.table is None and args.output is None:
-        parser.error("--output is needed, or --table.")
-    for option in ("study", "output", "arms", "batches"):
-        if args.table is not None and getattr(args, option) is not None:
-            parser.error(f"argument --{option}: does nothing with --table")
-    try:
-        if args.table is None:
-            study = read_study(args.study or study_of("trails-small"))
-            write_rows(measure(study, study.arms_to_run(args.arms), args.batches or 64), args.output)
-        print(table(read_rows(args.table or args.output), REFERENCE))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", type=Path, required=True, help="a .parquet file of rows")
+    print(table(pq.read_table(parser.parse_args().table).to_pylist(), REFERENCE))

@@ -19,12 +19,11 @@ import sys
 
 from release.benchmarks.common import runner
 from release.benchmarks.common.runner import Benchmark
-from release.benchmarks.rollout import engine_alone, entropy_probe, forks, lockstep, raw_vllm, step_python
+from release.benchmarks.rollout import entropy_probe, forks, lockstep, raw_vllm, step_python
 
 BENCHMARKS = (
     Benchmark(raw_vllm.raw_vllm, {"raw_vllm_ratio": ">= 0.95"}),
     Benchmark(step_python.step_python, {"step_python_ratio": "<= 1.10", "step_python_ratio_without_text": "reported"}),
-    Benchmark(engine_alone.engine_alone, {"rollout_engine_ratio": "reported"}),
     Benchmark(forks.forks, {"fork_cached_fraction": ">= 0.95", "fork_cost_ratio": "<= 0.6"}),
     Benchmark(entropy_probe.overhead, {"entropy_overhead": "<= 0.03", "entropy_overhead_all": "reported"}),
     Benchmark(
