@@ -2,8 +2,8 @@
 
     make generated
 
-Below the line `<!-- table: NAME -->` of a page stand the lines of `TABLES`; `rllib_arpo/options/methods.py` has the
-methods of `ARPOConfig`.
+Below the line `<!-- table: NAME -->` of a page stand the lines of `TABLES`, on the page of evidence those of studies;
+`rllib_arpo/options/methods.py` has the methods of `ARPOConfig`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from release.evidence import documents
 from rllib_arpo.core.metric import metric_rows
 from rllib_arpo.learner.metrics import NUM_ALARMS, UPDATE_METRICS
 from rllib_arpo.options.option import Method, Option
@@ -85,18 +86,24 @@ TABLES: dict[str, list[str]] = {
     "update": metric_table("learners/default_policy/", [*metric_rows(UPDATE_METRICS), *metric_rows([NUM_ALARMS])]),
     **{name: option_rows(method) for name, method in METHODS.items()},
 }
-_TABLE = re.compile(r"^<!-- table: (\w+) -->\n(?:\|.*\n)*", re.MULTILINE)
+_TABLE = re.compile(r"^<!-- table: (.+) -->\n(?:\|.*\n)*", re.MULTILINE)
 
 
 def with_tables(text: str) -> str:
     """The page with its tables as they are now."""
-    return _TABLE.sub(lambda found: "\n".join([f"<!-- table: {found[1]} -->", *TABLES[found[1]], ""]), text)
+
+    def written(found: re.Match[str]) -> str:
+        lines = documents.table(found[1]) if "|" in found[1] else TABLES[found[1]]
+        return "\n".join([f"<!-- table: {found[1]} -->", *lines, ""])
+
+    return _TABLE.sub(written, text)
 
 
 #: File -> its text as it should be, from the text that it has.
 GENERATED: dict[str, Callable[[str], str]] = {
     "docs/watch.md": with_tables,
     "docs/settings.md": with_tables,
+    "docs/evidence.md": with_tables,
     "rllib_arpo/options/methods.py": methods_file,
 }
 

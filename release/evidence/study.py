@@ -25,19 +25,10 @@ from typing import IO
 
 from release.evidence import curves
 from release.evidence.study_figures import finished_runs
-from release.evidence.study_file import SEEDS, Arm, Study, read_study, study_of
-from release.evidence.study_rows import (
-    Row,
-    is_finished,
-    read_output,
-    read_run,
-    read_table,
-    run_path,
-    write_table,
-)
+from release.evidence.study_file import Arm, Study, read_study, study_of
+from release.evidence.study_rows import Row, is_finished, read_output, read_run, read_table, run_path, write_table
 from release.evidence.study_run import REPOSITORY, arguments_of, package_version
 from release.evidence.study_table import all_tables
-from rllib_arpo.evaluation.arguments import positive
 from rllib_arpo.files import take_lock
 
 POLL_S = 0.5
@@ -58,10 +49,6 @@ class Job:
     @property
     def path(self) -> Path:
         return run_path(self.output, self.arm.name, self.seed)
-
-    @property
-    def log(self) -> Path:
-        return self.path.with_suffix(".log")
 
     @property
     def is_finished(self) -> bool:
@@ -94,22 +81,16 @@ class Job:
 
 
 def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | None, output: Path) -> list[Job]:
-    """Runs seed by seed, so that what there is after a while can be paired.
+    """Runs seed by seed, so that what there is after a while can be paired; each once.
 
     Args:
         arms: None: all.
         seeds: None: each arm's own.
 
     Raises:
-        ValueError: there is no such arm or seed, or a seed is named twice: both runs would write into one file.
+        ValueError: there is no such arm.
     """
-    if seeds is not None:
-        SEEDS.check("seeds", list(seeds))
-    found = [
-        Job(study, arm, seed, output) for arm in study.arms_to_run(arms) for seed in (seeds if seeds else arm.seeds)
-    ]
-    if twice := [job for job in found if found.count(job) > 1]:
-        raise ValueError(f"seeds: {twice[0]} is named twice.")
+    found = [Job(study, arm, seed, output) for arm in study.arms_to_run(arms) for seed in set(seeds or arm.seeds)]
     return sorted(found, key=lambda job: job.seed)
 
 
@@ -126,29 +107,28 @@ def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subp
     """
     for job in jobs:
         job.check()
-    pending, running, failed = [job for job in jobs if not job.is_finished], {}, []
+    pending, failed = [job for job in jobs if not job.is_finished], []
+    running: list[tuple[Job, subprocess.Popen]] = []
     first, begin, total = True, time.monotonic(), len(pending)
     try:
         while pending or running:
             free = (1 if first else at_a_time) - len(running)
             for job in [job for job in pending if job.can_start][:free]:
                 pending.remove(job)
-                running[job.path] = (job, start(job))
+                running.append((job, start(job)))
             if not running:
                 print(f"not run, since the run whose fork rate they have is missing: {'; '.join(map(str, pending))}")
                 return [*failed, *pending]
             time.sleep(POLL_S)
-            for job, process in [*running.values()]:
-                if process.poll() is None:
-                    continue
+            for job, process in [one for one in running if one[1].poll() is not None]:
                 first = False
-                del running[job.path]
+                running.remove((job, process))
                 failed += [job] if process.returncode else []
-                told = f"failed, see {job.log}" if process.returncode else "done"
+                told = f"failed, see {job.path.with_suffix('.log')}" if process.returncode else "done"
                 done, minutes = total - len(pending) - len(running), (time.monotonic() - begin) / 60
                 print(f"{job}: {told}; {done} of {total} runs after {minutes:.0f} min", flush=True)
     finally:
-        for _, process in running.values():
+        for _, process in running:
             process.terminate()
     return failed
 
@@ -171,11 +151,14 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
 
     def start(job: Job) -> subprocess.Popen:
-        command = [sys.executable, "-m", "release.evidence.study_run", str(job.study.path.resolve())]
-        command += ["--arm", job.arm.name, "--seed", str(job.seed), "--output", str(job.output.resolve())]
-        with job.log.open("w") as log:
+        place = [str(job.study.path), job.arm.name, str(job.seed), str(job.output)]
+        with job.path.with_suffix(".log").open("w") as log:
             return subprocess.Popen(
-                command, env=environment, stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock.fileno()]
+                [sys.executable, "-m", "release.evidence.study_run", *place],
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=[lock.fileno()],
             )
 
     return start
@@ -183,10 +166,10 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
 
 def run(study: Study, args: argparse.Namespace) -> int:
     """Runs what is missing, and shows what there is; the number of runs that failed."""
-    jobs, at_a_time = jobs_of(study, args.arms, args.seeds, args.output), args.jobs or study.jobs
+    jobs = jobs_of(study, args.arms, args.seeds, args.output)
     args.output.mkdir(parents=True, exist_ok=True)
     with (args.output / "lock").open("w") as lock:
-        failed = run_missing(jobs, at_a_time, process_of(lock, at_a_time))
+        failed = run_missing(jobs, study.jobs, process_of(lock, study.jobs))
     rows = read_output(args.output)
     if finished := finished_runs(rows)[0]:
         write_table([row for one in finished for row in one.rows], args.output / "rows.parquet")
@@ -215,14 +198,10 @@ def main() -> int:
     parser.add_argument("--arms", nargs="+", help="default: all")
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the study")
-    parser.add_argument("--jobs", type=positive, help="runs at a time; default: the study's")
     parser.add_argument("--table", type=Path, metavar="ROWS", help="the tables of a .parquet file; runs nothing")
     args = parser.parse_args()
     if args.table is None and (args.study is None or args.output is None):
         parser.error("a study and --output are needed, or --table.")
-    for option in ("seeds", "jobs"):
-        if args.table is not None and getattr(args, option) is not None:
-            parser.error(f"argument --{option}: does nothing with --table")
     # The runs that were started end with the study.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:

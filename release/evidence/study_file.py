@@ -25,62 +25,37 @@ import ast
 import hashlib
 import importlib.util
 import json
-import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-
-from rllib_arpo.envs.support.texts import first_line
-from rllib_arpo.options.rules import PROBABILITY, Rule, a_dict, at_least
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError, model_validator
 
 FOLDER = Path(__file__).resolve().parent / "studies"
-_TEXT = Rule("a text", lambda value: isinstance(value, str))
 
 
-def _is_command_line(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and shlex.split(value) is not None
-    except ValueError:
-        return False
+def _words(line: Any) -> Any:
+    return shlex.split(line) if isinstance(line, str) else line
 
 
-def _are_seeds(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(at_least(0).test(seed) and seed < 1 << 32 for seed in value)
+class _Runs(BaseModel):
+    """The keys that a study has for all arms, and an arm for itself."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+    arguments: Annotated[list[str], BeforeValidator(_words)]
+    iterations: PositiveInt
+    evaluate_every: PositiveInt
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1)]
 
 
-def _are_accuracies(value: Any) -> bool:
-    return isinstance(value, list) and all(map(PROBABILITY.test, value))
-
-
-SEEDS = Rule("a list of integers from 0 to 2**32 - 1, not empty", _are_seeds)
-#: Keys of a study and of an arm, with the rules of their values.
-ARM_KEYS = {
-    "arguments": Rule("a text of arguments, with an end of each quotation", _is_command_line),
-    "iterations": at_least(1),
-    "evaluate_every": at_least(1),
-    "seeds": SEEDS,
-    "fork_rate_of": _TEXT,
-    "last_commit": _TEXT,
-}
-KEYS = {name: ARM_KEYS[name] for name in ("arguments", "iterations", "evaluate_every", "seeds")} | {
-    "recipe": _TEXT,
-    "jobs": at_least(1),
-    "baseline": _TEXT,
-    "accuracies_to_reach": Rule("a list of numbers in [0, 1]", _are_accuracies),
-    "calls": at_least(1),
-    "arms": a_dict("a dict of arms by name"),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Arm:
+class Arm(_Runs):
     """One way to train.
 
     Attributes:
+        name: begins the names of the files with its rows and its logs.
         arguments: of the recipe, beside the study's.
         iterations: updates of a run.
         evaluate_every: updates between two evaluations.
@@ -88,27 +63,52 @@ class Arm:
         last_commit: the last one that runs the arm, if that is an earlier one.
     """
 
-    name: str
-    arguments: tuple[str, ...]
-    seeds: tuple[int, ...]
-    iterations: int
-    evaluate_every: int
+    name: Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
     fork_rate_of: str | None = None
     last_commit: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Study:
+class Study(_Runs):
     """The contents of a study's file; `arms` are in its order, and `path` is the file."""
 
     path: Path
     recipe: str
-    arguments: tuple[str, ...]
+    jobs: PositiveInt
     baseline: str
-    accuracies_to_reach: tuple[float, ...]
-    calls: int
-    jobs: int
-    arms: Mapping[str, Arm]
+    accuracies_to_reach: list[Annotated[float, Field(ge=0, le=1)]]
+    calls: PositiveInt
+    arms: dict[str, Arm]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete_arms(cls, said: dict[str, Any]) -> dict[str, Any]:
+        """An arm that is a text alone is its arguments; what it does not say is the study's."""
+        shared = {key: said[key] for key in ("iterations", "evaluate_every", "seeds") if key in said}
+
+        def complete(name: str, arm: Any) -> Any:
+            own = {"arguments": arm} if isinstance(arm, str) else arm
+            return {"name": name, **shared, **own} if isinstance(own, dict) else own
+
+        arms = said.get("arms")
+        return said | {"arms": {name: complete(name, arms[name]) for name in arms}} if isinstance(arms, dict) else said
+
+    @model_validator(mode="after")
+    def _check_arms(self) -> Study:
+        if self.baseline not in self.arms:
+            raise ValueError(f"the baseline {self.baseline!r} is not an arm.")
+        for name, arm in self.arms.items():
+            if arm.iterations % arm.evaluate_every:
+                raise ValueError(
+                    f"arm {name}: iterations={arm.iterations} cannot be divided by evaluate_every={arm.evaluate_every}."
+                )
+            if arm.fork_rate_of is None:
+                continue
+            other = self.arms.get(arm.fork_rate_of)
+            if other is None or other.fork_rate_of is not None:
+                raise ValueError(f"arm {name}: fork_rate_of={arm.fork_rate_of!r} is not an arm with its own fork rule.")
+            if missing := sorted(set(arm.seeds) - set(other.seeds)):
+                raise ValueError(f"arm {name}: fork_rate_of={arm.fork_rate_of!r} has no run with seed {missing[0]}.")
+        return self
 
     @property
     def name(self) -> str:
@@ -150,18 +150,10 @@ class Study:
 
         Rows state the package's version separately.
         """
-        said = self._said(arm) | {"code": recipe_code(self.recipe)}
-        if arm.fork_rate_of is not None:
-            said["fork_rate_of"] = self._said(self.arms[arm.fork_rate_of])
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:12]
-
-    def _said(self, arm: Arm) -> dict[str, Any]:
-        return {
-            "recipe": self.recipe,
-            "arguments": self.all_arguments(arm),
-            "iterations": arm.iterations,
-            "evaluate_every": arm.evaluate_every,
-        }
+        arms = [arm] if arm.fork_rate_of is None else [arm, self.arms[arm.fork_rate_of]]
+        said = [(self.all_arguments(one), one.iterations, one.evaluate_every) for one in arms]
+        text = json.dumps([self.recipe, recipe_code(self.recipe), said])
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def recipe_code(recipe: str) -> str:
@@ -209,64 +201,12 @@ def read_study(path: Path) -> Study:
     try:
         said = yaml.load(path.read_text(), _Loader)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date that does not exist.
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        line = f"line {mark.line + 1}: {problem}" if mark and problem else first_line(error)
-        raise ValueError(f"{path}: not YAML ({line}).") from error
-    _check_keys(f"{path}", said, set(KEYS), KEYS)
-    study = Study(
-        path=path,
-        recipe=said["recipe"],
-        arguments=tuple(shlex.split(said["arguments"])),
-        baseline=said["baseline"],
-        accuracies_to_reach=tuple(said["accuracies_to_reach"]),
-        calls=said["calls"],
-        jobs=said["jobs"],
-        arms={name: _arm(path, name, of_arm, said) for name, of_arm in said["arms"].items()},
-    )
-    if study.baseline not in study.arms:
-        raise ValueError(f"{path}: the baseline {study.baseline!r} is not an arm.")
-    for arm in study.arms.values():
-        _check_arm(study, arm)
-    return study
-
-
-def _arm(path: Path, name: str, said: str | Mapping[str, Any], study: Mapping[str, Any]) -> Arm:
-    """An arm that is a string alone is its arguments; its rows and its log are files with its name."""
-    if not re.fullmatch(r"\w[\w.-]*", name):
-        allowed = "letters, digits, '_', and after the first also '-' and '.'"
-        raise ValueError(f"{path}, arm {name!r}: the name may have {allowed}.")
-    of_arm = {"arguments": said} if isinstance(said, str) else said
-    _check_keys(f"{path}, arm {name}", of_arm, {"arguments"}, ARM_KEYS)
-    return Arm(
-        name=name,
-        arguments=tuple(shlex.split(of_arm["arguments"])),
-        seeds=tuple(of_arm.get("seeds", study["seeds"])),
-        iterations=of_arm.get("iterations", study["iterations"]),
-        evaluate_every=of_arm.get("evaluate_every", study["evaluate_every"]),
-        fork_rate_of=of_arm.get("fork_rate_of"),
-        last_commit=of_arm.get("last_commit"),
-    )
-
-
-def _check_keys(where: str, said: Any, needed: set[str], known: Mapping[str, Rule]) -> None:
-    a_dict("a dict").check(where, said)
-    for problem, keys in (("missing", needed - said.keys()), ("unknown", said.keys() - known.keys())):
-        if keys:
-            raise ValueError(f"{where}: the key {min(keys)!r} is {problem}.")
-    for key, value in said.items():
-        known[key].check(f"{where}: {key}", value)
-
-
-def _check_arm(study: Study, arm: Arm) -> None:
-    where = f"{study.path}, arm {arm.name}"
-    if arm.iterations % arm.evaluate_every:
-        raise ValueError(
-            f"{where}: iterations={arm.iterations} cannot be divided by evaluate_every={arm.evaluate_every}."
-        )
-    if arm.fork_rate_of is None:
-        return
-    other = study.arms.get(arm.fork_rate_of)
-    if other is None or other.fork_rate_of is not None:
-        raise ValueError(f"{where}: fork_rate_of={arm.fork_rate_of!r} is not an arm with a fork rule of its own.")
-    if missing := sorted(set(arm.seeds) - set(other.seeds)):
-        raise ValueError(f"{where}: fork_rate_of={arm.fork_rate_of!r} has no run with seed {missing[0]}.")
+        raise ValueError(f"{path}: not YAML ({' '.join(str(error).split())}).") from error
+    if not isinstance(said, dict):
+        raise ValueError(f"{path}: must be a dict of keys.")
+    try:
+        return Study.model_validate(said | {"path": path})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = "".join(f"{part}: " for part in first["loc"])
+        raise ValueError(f"{path}: {place}{first['msg'].removeprefix('Value error, ')}") from None

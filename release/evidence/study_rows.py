@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -68,13 +67,7 @@ def run_path(output: Path, arm: str, seed: int) -> Path:
 
 
 def append_row(path: Path, row: Row) -> None:
-    """The row is on the disk when this returns; a column that it lacks is null.
-
-    Raises:
-        ValueError: a column is unknown.
-    """
-    if unknown := sorted(row.keys() - COLUMNS.keys()):
-        raise ValueError(f"{path}: the column {unknown[0]!r} is unknown.")
+    """The row is on the disk when this returns; a column that it lacks is null."""
     with path.open("a") as file:
         file.write(json.dumps({name: row.get(name) for name in COLUMNS}, allow_nan=False) + "\n")
         file.flush()
@@ -98,7 +91,7 @@ def read_table(path: Path) -> list[dict[str, Any]]:
     """The rows of a .parquet file; a column that it lacks is null, and so is NaN, which earlier studies wrote.
 
     Raises:
-        DataError: the file is not there, not readable, has other rows, or not all of a run up to its last.
+        DataError: the file is not there, not readable, or has other rows.
     """
     with opened_parquet(path) as file:
         table = file.read()
@@ -106,12 +99,7 @@ def read_table(path: Path) -> list[dict[str, Any]]:
         rows = table.select(known).cast(pa.schema([(name, COLUMNS[name]) for name in known])).to_pylist()
     if not rows or any(row.get(name) is None for row in rows for name in ("arm", "seed", "iteration")):
         raise DataError(f"{path}: has no rows of a study, each of an arm, a seed and an iteration.")
-    found = in_order({name: _or_null(row.get(name)) for name in COLUMNS} for row in rows)
-    for (arm, seed), run in groupby(found, key=lambda row: (row["arm"], row["seed"])):
-        whole = list(run)
-        if not is_finished(whole, len(whole) - 1):
-            raise DataError(f"{path}: {arm}, seed {seed} does not have each iteration from 0 on once.")
-    return found
+    return in_order({name: _or_null(row.get(name)) for name in COLUMNS} for row in rows)
 
 
 def write_table(rows: Sequence[Row], path: Path) -> None:

@@ -1,31 +1,23 @@
-"""One run of a study: one arm, one seed, in a process of its own. Each iteration is a row, written at once.
+"""One run of a study: one arm, one seed. Each iteration is a row, written at once.
 
-python -m release.evidence.study_run release/evidence/studies/trails_small.yaml --arm grpo --seed 0 --output DIR
+`release.evidence.study` starts it in a process of its own: STUDY.yaml ARM SEED OUTPUT.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import math
 import shlex
+import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from release.evidence.study_file import Arm, Study, read_study
-from release.evidence.study_rows import (
-    LEARNER_METRICS,
-    ROLLOUT_METRICS,
-    append_row,
-    fork_rate,
-    is_finished,
-    read_run,
-    run_path,
-)
+from release.evidence.study_rows import LEARNER_METRICS, ROLLOUT_METRICS, append_row, fork_rate, read_run, run_path
+from rllib_arpo.core.results import number_at
+from rllib_arpo.tracking.machine import commit, git_says, machine, versions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -37,7 +29,6 @@ def run(study: Study, arm: Arm, seed: int, output: Path) -> None:
     """
     arguments = arguments_of(study, arm, seed, output)
     algorithm = make_algorithm(study.recipe, [*arguments, "--seed", str(seed)])
-    decode = text_of(algorithm.config.model_name_or_path)
     path = run_path(output, arm.name, seed)
     path.unlink(missing_ok=True)
     own = {"study": study.name, "arm": arm.name, "seed": seed, "last_iteration": arm.iterations}
@@ -45,7 +36,7 @@ def run(study: Study, arm: Arm, seed: int, output: Path) -> None:
     totals: dict[str, Any] = {"tool_calls": 0, "generated_tokens": 0, "computed_tokens": 0}
     totals |= {"seconds": 0.0, "cpu_seconds": 0.0}
     for iteration in range(arm.iterations + 1):
-        figures = _train(algorithm, totals, decode) if iteration else {}
+        figures = _train(algorithm, totals) if iteration else {}
         if iteration % arm.evaluate_every == 0:
             figures["accuracy"] = float(algorithm.evaluate()["env_runners"]["accuracy"])
         append_row(path, own | {"iteration": iteration} | totals | figures)
@@ -70,7 +61,7 @@ def make_algorithm(recipe_name: str, arguments: Sequence[str]) -> Any:
     return recipe.make_config(recipe.make_model(args), args).evaluation(evaluation_interval=None).build_algo()
 
 
-def _train(algorithm: Any, totals: dict[str, Any], decode: Callable[[np.ndarray], str]) -> dict[str, Any]:
+def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
     """One iteration: adds to the totals, and returns the figures of the iteration alone."""
     begin, cpu_begin = time.perf_counter(), time.process_time()
     result = algorithm.train()
@@ -86,49 +77,17 @@ def _train(algorithm: Any, totals: dict[str, Any], decode: Callable[[np.ndarray]
     return {
         **{name: find(rollout, path) for name, path in ROLLOUT_METRICS.items()},
         **{name: find(learner, path) for name, path in LEARNER_METRICS.items()},
-        "distinct_answers": distinct_answers(algorithm.last_sampled, decode),
     }
-
-
-def distinct_answers(questions: Sequence[Any], decode: Callable[[np.ndarray], str]) -> float | None:
-    """The number of different final answers of a question, the mean over questions.
-
-    Args:
-        questions: `SampledQuestion`s.
-        decode: the text of tokens [n].
-
-    Returns:
-        None if there is no answer in tags: the task may have another protocol.
-    """
-    from rllib_arpo.envs.protocols.tags import TagProtocol
-
-    protocol, counts = TagProtocol(), []
-    for question in questions:
-        ends = [t.turns[-1].token_ids for t in question.tree.trajectories if t.turns]
-        answers = {getattr(protocol.parse(decode(tokens)), "text", None) for tokens in ends}
-        counts.append(len(answers - {None}))
-    return float(np.mean(counts)) if any(counts) else None
-
-
-def text_of(model: str) -> Callable[[np.ndarray], str]:
-    """The decoder of a model's tokens."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(model).decode
 
 
 def find(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
     """The number at `path`; RLlib reports NaN for what an earlier iteration had and this one has not."""
-    from rllib_arpo.core.results import number_at
-
     value = number_at(result, *path)
     return None if value is None or math.isinf(value) else value
 
 
 def provenance(study: Study, arm: Arm, arguments: Sequence[str]) -> dict[str, Any]:
     """A row's facts of how and where it was made; `tree` are git's hashes of the package and of the environments."""
-    from rllib_arpo.tracking.machine import commit, git_says, machine
-
     here = machine()
     return {
         "arguments": shlex.join(arguments),
@@ -142,32 +101,10 @@ def provenance(study: Study, arm: Arm, arguments: Sequence[str]) -> dict[str, An
 
 
 def package_version() -> str:
-    from rllib_arpo.tracking.machine import versions
-
     return versions().get("rllib-arpo", "not installed")
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("study", type=Path)
-    parser.add_argument("--arm", required=True)
-    parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--output", type=Path, required=True)
-    args = parser.parse_args()
-    try:
-        study = read_study(args.study)
-        [arm] = study.arms_to_run([args.arm])
-        if is_finished(read_run(path := run_path(args.output, arm.name, args.seed)), arm.iterations):
-            raise ValueError(f"{path}: the run is finished; take another --output.")
-        if (name := arm.fork_rate_of) is not None:
-            source = run_path(args.output, name, args.seed)
-            if not is_finished(read_run(source), study.arms[name].iterations):
-                raise ValueError(f"{source}: the run whose fork rate {arm.name!r} has is not finished.")
-    except ValueError as error:
-        parser.error(str(error))
-    args.output.mkdir(parents=True, exist_ok=True)
-    run(study, arm, args.seed, args.output)
-
-
 if __name__ == "__main__":
-    main()
+    file, name, number, folder = sys.argv[1:]
+    asked = read_study(Path(file))
+    run(asked, asked.arms[name], int(number), Path(folder))

@@ -14,8 +14,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from release.evidence import study_figures
-from release.evidence.comparisons import Comparison, Figures, compare, paired
-from release.evidence.study_figures import CALLS_OF_UPDATES, Run, figures, finished_runs, reach
+from release.evidence.study_figures import (
+    CALLS_OF_UPDATES,
+    Comparison,
+    Figures,
+    Run,
+    compare,
+    figures,
+    finished_runs,
+    paired,
+    reach,
+)
 from release.evidence.study_rows import Row
 from rllib_arpo.core.intervals import estimate_all
 

@@ -25,10 +25,7 @@ from rllib_arpo.doctor.recipe import load_recipe, parse_arguments
 from tests.docs.pages import PAGES, REPOSITORY, Snippet, snippets
 
 #: Modules that take no arguments, so that nothing would stop them.
-WITHOUT_ARGUMENTS = {
-    "release.evidence.documents": "tests/release/test_documents.py calls what it does",
-    "venv": "it is Python's",
-}
+WITHOUT_ARGUMENTS = {"venv": "it is Python's"}
 
 
 class Parsed(BaseException):

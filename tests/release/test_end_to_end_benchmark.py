@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from release.benchmarks.end_to_end import dialect
-from release.benchmarks.end_to_end.figures import TARGETS, figures
+from release.benchmarks.end_to_end.__main__ import TARGETS, figures
 from release.benchmarks.end_to_end.task_file import SIZES, make_request
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import CallRequest
@@ -23,10 +23,9 @@ TRL_PYTHON = REPOSITORY / ".venv-trl/bin/python"
 CALL = {"type": "function", "function": {"name": "search", "arguments": {"query": "Korami"}}}
 CALLING = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 RESULT = {"role": "tool", "name": "search", "content": "Korami: see Toluna"}
-#: Of an iteration, an evaluation and a run, on both sides.
+#: Of an iteration and of a run, on both sides.
 ITERATION = {"seconds", "sampling_s", "update_s", "sync_s", "generated_tokens", "tool_calls", "reward", "accuracy"}
-EVALUATION = {"iteration", "accuracy"}
-RUN = {"start_s", "iterations", "evaluations", "versions", "threads", "setting", "load_after"}
+RUN = {"start_s", "iterations", "versions", "threads", "setting", "load_after"}
 
 
 def run(tmp_path: Path, *arguments: str) -> tuple[dict, Path]:
@@ -46,8 +45,6 @@ def check_side(file: Path) -> None:
         assert row.keys() == ITERATION
         assert row["sampling_s"] + row["update_s"] + row["sync_s"] <= row["seconds"] + 1e-6
         assert row["generated_tokens"] >= 8 * 16
-    assert [row["iteration"] for row in side["evaluations"]] == [0, 2]
-    assert all(row.keys() == EVALUATION for row in side["evaluations"])
 
 
 @pytest.mark.slow
@@ -128,8 +125,8 @@ def test_the_reward_of_a_conversation(completion, expected):
 
 
 def test_both_sides_get_the_recipes_settings_and_questions():
-    size = replace(SIZES["full"], num_iterations=2, num_held_out=3)
-    request = make_request(size, "trl", "model", 1, {"float32": False})
+    size = replace(SIZES["full"], num_iterations=2)
+    request = make_request(size, "trl", "model", 1)
     assert request["settings"] == {
         "questions_per_batch": 6, "num_rollouts": 8, "max_tool_calls": 7, "max_turn_tokens": 32,
         "max_response_tokens": 400, "temperature": 1.0, "lr": 4e-5, "grad_clip": 1.0, "adam_betas": (0.9, 0.95),
@@ -138,26 +135,24 @@ def test_both_sides_get_the_recipes_settings_and_questions():
     asked = [TrailsTask(seed=1).question(number) for number in range(12)]
     assert [row["answer"] for row in request["questions"]] == [question.answers[0] for question in asked]
     assert request["questions"][0]["prompt"][1] == {"role": "user", "content": asked[0].messages[1][1]}
-    assert len(request["held_out"]) == 3
 
 
 @pytest.mark.slow
 def test_the_search_of_trl_is_that_of_the_task():
     start = TrailsTask().question(0).messages[1][1].removesuffix(".").split()[-1]
-    lines = [json.dumps([split, query]) for split in ("train", "test") for query in (f"see {start}", "Nobody")]
+    lines = [json.dumps(query) for query in (f"see {start}", "Nobody")]
     argv = [sys.executable, "-m", "release.benchmarks.end_to_end.search_process"]
     done = subprocess.run(argv, cwd=REPOSITORY, input="\n".join(lines), capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stderr
-    shown = [json.loads(line) for line in done.stdout.splitlines()]
-    assert shown[0].startswith(f"{start}: ")
-    assert not shown[2].startswith(f"{start}: ")
-    assert shown[1] == shown[3] == "Nothing found."
+    found, nothing = (json.loads(line) for line in done.stdout.splitlines())
+    assert found.startswith(f"{start}: ")
+    assert nothing == "Nothing found."
 
 
 def test_the_first_iteration_does_not_count():
     def side(*seconds: float) -> list[dict]:
         rows = [dict.fromkeys(ITERATION, second) for second in seconds]
-        run = {"start_s": 1.0, "evaluations": [], "versions": {}, "threads": 2, "setting": {}}
+        run = {"start_s": 1.0, "versions": {}, "threads": 2, "setting": {}}
         return [{**run, "iterations": rows}]
 
     results = figures({"trl": side(100.0, 8.0, 10.0), "grpo": side(1.0, 2.0, 4.0)}, {})

@@ -2,10 +2,21 @@
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_rel
 
 from release.evidence.curves import curves
-from release.evidence.study_figures import Run, cost_to_reach, figures, finished_runs, ratio_of_means, reach
-from release.evidence.study_table import accuracy_table, all_tables, means_table, reach_table
+from release.evidence.study_figures import (
+    Run,
+    compare,
+    cost_to_reach,
+    figures,
+    finished_runs,
+    holm,
+    paired_p,
+    ratio_of_means,
+    reach,
+)
+from release.evidence.study_table import accuracy_table, all_tables, means_table
 from tests.release.study_rows import make_row
 
 
@@ -56,19 +67,6 @@ def test_censored_runs_count_with_the_horizon_and_a_median_may_be_censored():
     assert (of_baseline.reached, of_baseline.median, of_baseline.restricted_mean) == (3, 100.0, pytest.approx(100.0))
 
 
-def test_costs_to_an_accuracy_are_shares_of_the_baselines():
-    """Half of the calls at three quarters of the tokens; a cost that a row lacks has no share."""
-    arms = {}
-    for arm, calls, tokens in (("grpo", 100, 400), ("lean", 50, 300)):
-        rows = [make_row(arm, seed, i, i * calls, float(i)) for seed in (0, 1) for i in (0, 1)]
-        rows = [{**row, "generated_tokens": row["iteration"] * tokens, "seconds": None} for row in rows]
-        arms[arm] = {run.seed: run for run in finished_runs(rows)[0]}
-    table = reach_table(arms, "grpo", 1.0).splitlines()
-    assert table[0].split(" | ")[5:8] == ["calls / grpo", "generated tokens / grpo", "computed tokens / grpo"]
-    assert table[2] == "| grpo | 2 of 2 | 100 |  | 100 |  |  |  |  |  |"
-    assert table[3] == "| lean | 2 of 2 | 50 |  | 50 | 0.50 | 0.75 | 0.50 |  | 1.00 |"
-
-
 def test_the_ratio_is_of_pairs():
     """Seeds differ tenfold, and the arms by half on each: in pairs the ratio has no spread."""
     others = np.array([10.0, 100.0])
@@ -104,15 +102,6 @@ def test_only_shared_seeds_are_paired():
     assert table[3].startswith("| threshold | 3 | 0.450 ± 0.100 (+0.250) |")
 
 
-def test_columns_of_decisive_steps_are_those_of_tasks_that_have_some():
-    runs = [run("a", 0, (0, 0.0), (10, 0.5), decisive_fork_share=0.75), run("b", 0, (0, 0.0), (10, 0.5))]
-    table = accuracy_table(figures(runs, 10), ["a", "b"], "grpo").splitlines()
-    assert table[0].startswith("| arm | seeds | forks at decisive steps | accuracy at equal updates |")
-    assert table[2:] == [
-        "| a | 1 | 0.75 | 0.500 | 0.250 | 0.250 | 0.500 | 10 |", "| b | 1 |  | 0.500 | 0.250 | 0.250 | 0.500 | 10 |",
-    ]  # fmt: skip
-
-
 def test_a_run_with_too_few_calls_has_no_figure_at_them():
     short, long = (run("a", seed, (0, 0.0), (calls, 1.0)) for seed, calls in ((0, 10), (1, 40)))
     found = figures([short, long], 20)["a"]
@@ -125,15 +114,6 @@ def test_a_run_with_too_few_calls_has_no_figure_at_them():
     assert cells[1:] == [
         "2", "1.000 ± 0.000", "0.500 ± 0.000", "0.250, 1 of 2 seeds", "0.500, 1 of 2 seeds", "25 |",
     ]  # fmt: skip
-
-
-def test_a_run_that_goes_on_after_the_others_shows_the_calls_of_the_updates_that_are_compared():
-    usual = run("grpo", 0, (0, 0.0), (100, 0.5), (200, 1.0))
-    lean = run("lean", 0, (0, 0.0), (40, None), (80, 0.5), (120, 1.0))
-    header, _, *lines = accuracy_table(figures([usual, lean], 120), ["grpo", "lean"], "grpo").splitlines()
-    at = header.split(" | ").index("calls up to there")
-    assert header.split(" | ")[at - 1] == "mean over updates"
-    assert [(line.split(" | ")[at], line.split(" | ")[-1]) for line in lines] == [("200", "200 |"), ("80", "120 |")]
 
 
 def test_means_have_intervals_over_seeds():
@@ -170,3 +150,68 @@ def test_curves_end_where_the_shortest_run_does():
     at, values = curves(runs, "tool_calls")["grpo"]
     assert at[[0, 50, 100]].tolist() == [0.0, 10.0, 20.0]
     np.testing.assert_allclose(values[:, [0, 50, 100]], [[0.0, 0.25, 0.5], [0.5, 0.5, 0.5]])
+
+
+def test_holm_by_hand():
+    """In order 0.005 x 4, 0.01 x 3, 0.03 x 2, and 0.04 x 1, which is not less than the one before."""
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm([0.5, 0.6]) == pytest.approx([1.0, 1.0])
+    assert holm([]) == []
+
+
+def test_p_is_students_of_pairs():
+    """Five differences of mean 3 and variance 2.5: t = 4.243 with four degrees of freedom."""
+    differences = np.array([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert paired_p(differences) == pytest.approx(0.01324, abs=1e-5)
+    base = np.array([0.3, 0.1, 0.7, 0.2, 0.5])
+    assert paired_p(differences) == pytest.approx(ttest_rel(base + differences, base).pvalue)
+    assert (paired_p(np.zeros(5)), paired_p(np.full(5, 0.1))) == (1.0, 0.0)
+
+
+def test_a_family_is_corrected_for_those_that_have_a_p():
+    """Of three arms one has too few seeds: the factors are 2 and 1."""
+    by_seed = {s: {"f": 0.0} for s in range(5)}
+    found = {
+        "grpo": by_seed,
+        "a": {s: {"f": 0.1 * (s + 1)} for s in range(5)},
+        "b": {s: {"f": 0.1 * (s - 2)} for s in range(5)},
+        "c": {0: {"f": 1.0}, 1: {"f": float("nan")}},
+    }
+    a, b, c = compare(found, [("a", "grpo"), ("b", "grpo"), ("c", "grpo")], "f", min_seeds=5)
+    assert (a.p, a.corrected) == pytest.approx((0.01324, 2 * 0.01324), abs=1e-5)
+    assert (b.p, b.corrected) == pytest.approx((1.0, 1.0))
+    assert (c.p, c.corrected, c.differences.tolist()) == (None, None, [1.0])
+
+
+ARMS = {"grpo": 0.0, "lean": 0.25, "random": 0.125}
+ROWS = [
+    make_row(arm, seed, i, 10 * i, i * (gain + 0.01 * seed * (arm == "lean")), fork_rate_of=of)
+    for arm, gain in ARMS.items()
+    for of in ["lean" if arm == "random" else None]
+    for seed in range(5)
+    for i in (0, 1)
+]
+
+
+def test_arms_are_compared_with_the_baseline_and_with_their_random_forks():
+    """The differences 0.25 to 0.29, and 0.125 to 0.165: mean and 2.776 * 0.0158 / sqrt(5) = 0.0196."""
+    parts = all_tables(ROWS, "grpo", [], 10).split("### ")
+    against, random = (part.splitlines() for part in parts if part.startswith("Each arm against"))
+    assert against[0] == "Each arm against grpo, p corrected by Holm"
+    assert against[2].split(" | ")[:6] == [
+        "| arm",
+        "compared with",
+        "seeds",
+        "accuracy at equal calls",
+        "p",
+        "p corrected",
+    ]
+    assert against[4].split(" | ") == [
+        "| lean", "grpo", "5", "+0.270 [+0.250, +0.290]", "< 0.001", "< 0.001",
+        "+0.135 [+0.125, +0.145]", "< 0.001", "< 0.001 |",
+    ]  # fmt: skip
+    assert [line.split(" | ")[:2] for line in against[4:6]] == [["| lean", "grpo"], ["| random", "grpo"]]
+    assert random[0] == "Each arm against random forks at its rate, p corrected by Holm"
+    assert [line.split(" | ")[:4] for line in random[4:] if line] == [
+        ["| lean", "random", "5", "+0.145 [+0.125, +0.165]"]
+    ]

@@ -2,13 +2,10 @@
 
 import os
 
-from ray.rllib.examples.utils import add_rllib_example_script_args
-
 from rllib_arpo import ARPOConfig
-from rllib_arpo.recipes import add_arm_args, arm_config
+from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser
 
-parser = add_arm_args(add_rllib_example_script_args())
-parser.set_defaults(algo="ARPO", num_env_runners=0)
+parser = add_arm_args(recipe_parser(stop_reward=1.0, stop_iters=1))
 parser.add_argument("--lr", type=float, default=1e-3)
 
 

@@ -1,9 +1,21 @@
-"""Shared by all benchmarks: the settings of a run, the engine with the thread that owns it, and small statistics."""
+"""Shared by all benchmarks: the command, the settings of a run, the engine with its thread, and small statistics.
+
+A command writes its file after every benchmark. Its exit status is 1 if one failed; a failed one has no number, and its
+detail says why.
+"""
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,15 +25,14 @@ import numpy as np
 import torch
 
 from release.benchmarks.common.endless_models import endless_llama, endless_smollm2
-from rllib_arpo.tracking.machine import num_cores
+from rllib_arpo.files import write_json
+from rllib_arpo.tracking.machine import commit, machine, num_cores, versions
 
 SMOLLM2 = "SmolLM2-135M-Instruct, fp32"
-SMALL_LLAMA = "random Llama (hidden 384, 6 layers, V = 8192), fp32"
 SMOLLM2_FIFTH = "random Llama of SmolLM2-135M's widths, with a fifth of its layers (6) and words (V = 9,830), fp32"
 TINY_LLAMA = "random Llama (hidden 64, 2 layers, V = 300), fp32"
 MAKERS: dict[str, Callable[[Path], str]] = {
     SMOLLM2: endless_smollm2,
-    SMALL_LLAMA: lambda folder: endless_llama(folder, hidden_size=384, num_layers=6, vocab_size=8192),
     SMOLLM2_FIFTH: lambda folder: endless_llama(
         folder, hidden_size=576, num_layers=6, vocab_size=9830, intermediate_size=1536, num_key_value_heads=3
     ),
@@ -82,10 +93,12 @@ class Bench:
         scratch: an empty folder.
         size: "full"; "quick": all benchmarks together fit into ten minutes on two cores; "tiny": a tiny model and the
             smallest workloads, to test the benchmarks themselves.
+        args: of the command.
     """
 
     scratch: Path
     size: str
+    args: argparse.Namespace | None = None
     _engines: dict[str, EngineHandle] = field(default_factory=dict)
 
     def pick(self, *, full: Any, quick: Any, tiny: Any) -> Any:
@@ -163,4 +176,100 @@ def alternate(
             value = sides[name](repeat)
             if repeat >= 0:
                 results[name].append(value)
+    return results
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A function of a `Bench` that returns all figures, each with its `<figure>_detail`.
+
+    Attributes:
+        targets: figure -> what it should reach.
+        arguments: passed to the function after the `Bench`.
+    """
+
+    function: Callable[..., dict[str, Any]]
+    targets: Mapping[str, str]
+    arguments: tuple[Any, ...] = ()
+
+    def run(self, bench: Bench) -> dict[str, Any]:
+        """The figures and details; None for missing figures, with the reason in the detail."""
+        begin, load_before = time.perf_counter(), load()
+        try:
+            results = self.function(bench, *self.arguments)
+        except Exception as error:
+            traceback.print_exc()
+            bench.close_engines()  # They may be in the midst of something.
+            return missing(self.targets, failed=f"{type(error).__name__}: {error}")
+        took = {"benchmark_s": round(time.perf_counter() - begin, 1), "load_before": load_before, "load_after": load()}
+        return results | {f"{key}_detail": results[f"{key}_detail"] | took for key in self.targets}
+
+
+def missing(keys: Iterable[str], **reason: str) -> dict[str, Any]:
+    return dict.fromkeys(keys) | {f"{key}_detail": reason for key in keys}
+
+
+def load() -> float:
+    """Processes that ran or waited for a core, mean of the last minute."""
+    return round(os.getloadavg()[0], 2)
+
+
+def main(
+    package: str,
+    benchmarks: Sequence[Benchmark],
+    description: str,
+    arguments: Sequence[str] | None = None,
+    add_arguments: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+) -> int:
+    """Runs the benchmarks whose figures the command line asks for, and prints a table; the exit status.
+
+    Args:
+        package: the command's package below `release.benchmarks`.
+        description: the text of `--help`.
+        arguments: None: those of this process.
+        add_arguments: adds the command's own options.
+    """
+    known = {key: target for benchmark in benchmarks for key, target in benchmark.targets.items()}
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", required=True, type=Path, metavar="FILE", help="where the results are written")
+    parser.add_argument("--quick", action="store_true", help="smaller workloads: under ten minutes on two cores")
+    parser.add_argument("--tiny", action="store_true", help="tiny models: tests the benchmarks, measures nothing")
+    parser.add_argument("--only", metavar="KEY[,KEY]", help="only the benchmarks that give these figures")
+    add_arguments(parser)
+    args = parser.parse_args(arguments)
+    only = known.keys() if args.only is None else set(args.only.split(","))
+    if unknown := sorted(only - known.keys()):
+        parser.error(f"--only: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+    chosen = [benchmark for benchmark in benchmarks if only & benchmark.targets.keys()]
+    results = _run(package, chosen, args, sys.argv[1:] if arguments is None else arguments)
+    print(f"\n{'figure':36s} {'value':>10s}  target")
+    for key in [key for benchmark in chosen for key in benchmark.targets]:
+        value, detail = results[key], results[f"{key}_detail"]
+        number = "-" if value is None else f"{value:.4g}"
+        print(
+            f"{key:36s} {number:>10s}  {known[key]:10s} {detail.get('failed') or detail.get('skipped') or ''}".rstrip()
+        )
+    failed = [key for key in known if "failed" in results.get(f"{key}_detail", ())]
+    if failed:
+        print(f"\nFAILED: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
+
+
+def _run(
+    package: str, benchmarks: Sequence[Benchmark], args: argparse.Namespace, arguments: Sequence[str]
+) -> dict[str, Any]:
+    """What the file has: how and where it was made, and all figures."""
+    size = "tiny" if args.tiny else "quick" if args.quick else "full"
+    command = shlex.join(["python", "-m", f"release.benchmarks.{package}", *arguments])
+    results = {"size": size, "command": command, "commit": commit(), "machine": machine(), "versions": versions()}
+    print("\n".join(f"{name}: {value}" for name, value in results.items()), flush=True)
+    with tempfile.TemporaryDirectory(prefix="benchmark-") as scratch, contextlib.ExitStack() as stack:
+        bench = Bench(Path(scratch), size, args)
+        stack.callback(bench.close_engines)
+        for benchmark in benchmarks:
+            print(f"\n--- {', '.join(benchmark.targets)}", flush=True)
+            measured = benchmark.run(bench)
+            print(json.dumps(measured, indent=2), flush=True)
+            results |= measured
+            write_json(args.json, results)
     return results

@@ -23,15 +23,29 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from release.benchmarks.common import runner
-from release.benchmarks.common.bench import Bench, BenchmarkError
-from release.benchmarks.common.runner import Benchmark, load
-from release.benchmarks.end_to_end.figures import TARGETS, figures
-from release.benchmarks.end_to_end.task_file import SIDES, SIZES, TRL, make_model, make_request
+import numpy as np
+
+from release.benchmarks.common import bench
+from release.benchmarks.common.bench import Bench, Benchmark, BenchmarkError, load, missing, spread
+from release.benchmarks.end_to_end.task_file import ALGORITHMS, SIDES, SIZES, TRL, make_model, make_request
+from release.evidence.study_figures import ratio_of_means
 from rllib_arpo.files import write_json
 from rllib_arpo.tracking.machine import num_cores
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+#: Figure of a ratio -> column of an iteration.
+RATIOS = {"speedup": "seconds", "sampling_speedup": "sampling_s", "update_speedup": "update_s"}
+PER_HOUR = {side: f"iterations_per_hour_{side}" for side in SIDES}
+TARGETS = {
+    **{PER_HOUR[side]: "reported" for side in SIDES},
+    **{f"{ratio}_{side}": "reported" for side in ALGORITHMS for ratio in RATIOS},
+    **{f"speedup_{side}": ">= 6" for side in ALGORITHMS},
+}
+#: Iterations at the start of a run that do not count.
+WARM_UP = 1
+
+#: Side -> the results of its runs, in the order of the seeds.
+Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,25 +58,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="both sides on one GPU, where TRL samples with vLLM if its environment has it (never run so far)",
     )
     parser.add_argument("--trl-python", type=Path, default=REPOSITORY / ".venv-trl/bin/python", metavar="FILE")
-    parser.add_argument(
-        "--trl-float32", action="store_true", help="TRL's weights in float32, its forward passes in bfloat16"
-    )
 
 
-def compare(bench: Bench, args: argparse.Namespace) -> dict[str, Any]:
+def compare(run: Bench) -> dict[str, Any]:
     """The sides take turns; a seed's first side is another one than the last seed's."""
-    folder = args.runs or bench.scratch
+    args = run.args
+    folder = args.runs or run.scratch
     folder.mkdir(parents=True, exist_ok=True)
     has_trl = args.trl_python.exists()
     sides = [side for side in SIDES if side in args.sides and (side != TRL or has_trl)]
-    of_trl = {"float32": args.trl_float32, "vllm": args.gpu and has_trl and _has_vllm(args.trl_python)}
-    model, results = make_model(bench.size, folder), {}
+    vllm = args.gpu and has_trl and _has_vllm(args.trl_python)
+    model, results = make_model(run.size, folder), {}
     for turn, seed in enumerate(args.seeds):
         for side in sides if turn % 2 == 0 else reversed(sides):
             file = folder / f"{side}-{seed}.json"
             if not file.exists():
                 print(f"--- {side}, seed {seed}, load {load()}", flush=True)
-                request = make_request(SIZES[bench.size], side, model, seed, of_trl, args.gpu)
+                request = make_request(SIZES[run.size], side, model, seed, gpu=args.gpu, vllm=vllm)
                 write_json(file, run_side(request, args.trl_python, folder) | {"load_after": load()})
             results.setdefault(side, []).append(json.loads(file.read_text()))
     reasons = {} if has_trl else {TRL: f"TRL's environment is missing: there is no {args.trl_python}"}
@@ -99,11 +111,52 @@ def run_side(request: Mapping[str, Any], trl_python: Path, folder: Path) -> dict
     return json.loads(result.read_text())
 
 
+def figures(runs: Runs, reasons: Mapping[str, str]) -> dict[str, Any]:
+    """Every figure of `TARGETS` with its detail; None with the reason where a side is missing.
+
+    Args:
+        reasons: side -> why it is missing, where that is not the command line's wish.
+    """
+
+    def missing_of(side: str, key: str) -> dict[str, Any]:
+        return missing([key], skipped=reasons.get(side, f"there is no run of {side}"))
+
+    results: dict[str, Any] = {}
+    for side, key in PER_HOUR.items():
+        results |= _speed(key, runs[side]) if side in runs else missing_of(side, key)
+    for side in ALGORITHMS:
+        absent = [one for one in (TRL, side) if one not in runs]
+        for name, column in RATIOS.items():
+            key = f"{name}_{side}"
+            if absent:
+                results |= missing_of(absent[0], key)
+                continue
+            theirs, ours = (_column(runs[one], column) for one in (TRL, side))
+            value, low, high = ratio_of_means(np.array(theirs), np.array(ours)) or (theirs[0] / ours[0], None, None)
+            detail = {f"{TRL}_s": spread(theirs), f"{side}_s": spread(ours), "interval": [low, high]}
+            results |= {key: value, f"{key}_detail": detail}
+    return results
+
+
+def _speed(key: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Iterations per hour, and in the detail all else that is known of the side."""
+    columns = {name: _column(runs, name) for name in runs[0]["iterations"][0]}
+    detail = {
+        **{name: spread(values) for name, values in columns.items()},
+        **{f"{name}_mean": float(np.mean(values)) for name, values in columns.items()},
+        "warm_up_s": [run["iterations"][0]["seconds"] for run in runs],
+        "start_s": [run["start_s"] for run in runs],
+        **{name: runs[0][name] for name in ("versions", "threads", "setting")},
+    }
+    return {key: 3600 / float(np.mean(columns["seconds"])), f"{key}_detail": detail}
+
+
+def _column(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
+    return [row[name] for run in runs for row in run["iterations"][WARM_UP:]]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = runner.make_parser(__doc__)
-    add_arguments(parser)
-    args = parser.parse_args(arguments)
-    return runner.run("end_to_end", [Benchmark(compare, TARGETS, (args,))], args, arguments)
+    return bench.main("end_to_end", [Benchmark(compare, TARGETS)], __doc__, arguments, add_arguments)
 
 
 if __name__ == "__main__":

@@ -23,26 +23,19 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
         start_s: seconds until the algorithm is built, engines included.
         iterations: of each the wall `seconds`, and of these `sampling_s`, `update_s` and `sync_s`; `generated_tokens`
             and executed `tool_calls`; mean `reward` and `accuracy` of the trajectories.
-        evaluations: of each the `iteration` after which it came, and the greedy `accuracy` on the held-out questions.
         versions, threads, setting.
     """
     begin = time.perf_counter()
     config = make_config(request)
     algorithm = config.build_algo()
     start_s = time.perf_counter() - begin
-    iterations: list[dict[str, float]] = []
-    evaluations = [{"iteration": 0, "accuracy": evaluate(algorithm)}]
     try:
-        for number in range(request["num_iterations"]):
-            iterations.append(iterate(algorithm))
-            if (number + 1) % request["evaluate_every"] == 0:
-                evaluations.append({"iteration": number + 1, "accuracy": evaluate(algorithm)})
+        iterations = [iterate(algorithm) for _ in range(request["num_iterations"])]
     finally:
         algorithm.stop()
     return {
         "start_s": start_s,
         "iterations": iterations,
-        "evaluations": evaluations,
         "versions": versions(),
         "threads": config.learner_num_threads,
         "setting": {"algorithm": request["side"], "dtype": config.dtype},

@@ -1,4 +1,4 @@
-"""The task's search tool in a process of its own, for TRL's side: a line [split, query] gets a line with what is shown.
+"""The task's search tool in a process of its own, for TRL's side: a line with a query gets a line with what is shown.
 
 python -m release.benchmarks.end_to_end.search_process
 """
@@ -13,17 +13,12 @@ from rllib_arpo.envs.tasks.trails import TrailsTask
 from rllib_arpo.envs.tools.search import SearchTool
 from rllib_arpo.envs.tools.tool import run_tool
 
-SPLITS = ("train", "test")
-
 
 async def answer_all() -> None:
-    tools = {split: SearchTool(**TrailsTask(split=split).tool_defaults()["search"]) for split in SPLITS}
-    for tool in tools.values():
-        tool.prepare()
+    tool = SearchTool(**TrailsTask().tool_defaults()["search"])
+    tool.prepare()
     for line in sys.stdin:
-        split, query = json.loads(line)
-        result = await run_tool(tools[split], query)
-        print(json.dumps(result.text), flush=True)
+        print(json.dumps((await run_tool(tool, json.loads(line))).text), flush=True)
 
 
 if __name__ == "__main__":

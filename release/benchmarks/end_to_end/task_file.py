@@ -13,7 +13,6 @@ from rllib_arpo.tracking.machine import num_cores
 
 if TYPE_CHECKING:
     from rllib_arpo import ARPOConfig
-    from rllib_arpo.envs.question import Question
 
 #: Settings of a configuration that TRL has, too.
 SHARED = (
@@ -32,20 +31,18 @@ class Size:
 
     Attributes:
         num_iterations: the first one of them does not count.
-        evaluate_every: iterations.
-        num_held_out: questions of an evaluation.
+        num_held_out: questions of an evaluation of ours.
     """
 
     recipe: str
     num_iterations: int
-    evaluate_every: int
     num_held_out: int
 
 
 SIZES = {
-    "full": Size("trails_smollm2_135m_arpo", num_iterations=4, evaluate_every=2, num_held_out=64),
-    "quick": Size("trails_small_arpo", num_iterations=9, evaluate_every=3, num_held_out=64),
-    "tiny": Size("trails_small_arpo", num_iterations=2, evaluate_every=2, num_held_out=4),
+    "full": Size("trails_smollm2_135m_arpo", num_iterations=4, num_held_out=64),
+    "quick": Size("trails_small_arpo", num_iterations=9, num_held_out=64),
+    "tiny": Size("trails_small_arpo", num_iterations=2, num_held_out=4),
 }
 
 
@@ -64,28 +61,30 @@ def make_model(size: str, scratch: Path) -> str:
 
 
 def make_request(
-    size: Size, side: str, model: str, seed: int, trl: Mapping[str, Any], gpu: bool = False
+    size: Size, side: str, model: str, seed: int, *, gpu: bool = False, vllm: bool = False
 ) -> dict[str, Any]:
     """The input of a side's process.
 
     Args:
         model: folder.
         seed: of the order of the questions and of the sampling.
-        trl: whether TRL has "float32" weights and bfloat16 by autocast, or else bfloat16 weights, which are sampled
-            with and trained; whether it samples with "vllm".
+        gpu: whether the side has a GPU.
+        vllm: whether TRL samples with vLLM.
     """
     from rllib_arpo.envs.tasks.trails import TrailsTask
 
     request = {
         **asdict(size), "side": side, "model": model, "seed": seed, "gpu": gpu, "num_threads": num_cores(),
-        "trl": dict(trl), "search_command": [sys.executable, "-m", "release.benchmarks.end_to_end.search_process"],
+        "vllm": vllm, "search_command": [sys.executable, "-m", "release.benchmarks.end_to_end.search_process"],
     }  # fmt: skip
-    config, train, test = make_config(request), TrailsTask(seed=seed), TrailsTask(split="test")
-    num_questions = size.num_iterations * config.questions_per_batch
+    config, train = make_config(request), TrailsTask(seed=seed)
+    questions = [train.question(number) for number in range(size.num_iterations * config.questions_per_batch)]
     return request | {
         "settings": {name: getattr(config, name) for name in SHARED},
-        "questions": [_row(train.question(number)) for number in range(num_questions)],
-        "held_out": [_row(test.question(number)) for number in range(size.num_held_out)],
+        "questions": [
+            {"prompt": [{"role": role, "content": text} for role, text in one.messages], "answer": one.answers[0]}
+            for one in questions
+        ],
     }
 
 
@@ -105,9 +104,3 @@ def make_config(request: Mapping[str, Any]) -> ARPOConfig:
         config.language_model(dtype="bfloat16")
         use_gpus(config, num_gpus=1)
     return config
-
-
-def _row(question: Question) -> dict[str, Any]:
-    """A row of TRL's data set."""
-    prompt = [{"role": role, "content": text} for role, text in question.messages]
-    return {"prompt": prompt, "answer": question.answers[0]}

@@ -35,7 +35,6 @@ class Search:
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.split = "train"
         self.num_calls = 0
         self.search("ready")
         self.num_calls = 0
@@ -47,7 +46,7 @@ class Search:
             query: What to search for, in a few words.
         """
         self.num_calls += 1
-        self._process.stdin.write(json.dumps([self.split, query]) + "\n")
+        self._process.stdin.write(json.dumps(query) + "\n")
         self._process.stdin.flush()
         return json.loads(self._process.stdout.readline())
 
@@ -76,38 +75,13 @@ class Trainer(GRPOTrainer):
         self.num_tokens += sum(map(len, rows))
         return rows, log_probs
 
-    def _decode_greedily(self, greedily: bool) -> None:
-        if self.use_vllm:
-            self.vllm_generation.temperature = 0.0 if greedily else self.temperature
-        else:
-            self.generation_config.do_sample = not greedily
-
-    def accuracy(self, questions: Dataset) -> float:
-        """The share of right answers with greedy decoding, all questions in one batch."""
-        counts = self.sampling_s, self.num_tokens, self.reward_funcs
-        graded: list[float] = []
-
-        def collect(completions, answer, **_):
-            graded.extend(map(dialect.reward, completions, answer))
-            return graded
-
-        self.model.eval()
-        self.reward_funcs = [collect]
-        self._decode_greedily(True)
-        self._generate_and_score_completions(list(questions))
-        self._decode_greedily(False)
-        self.model.train()
-        self.sampling_s, self.num_tokens, self.reward_funcs = counts
-        return sum(value == dialect.RIGHT for value in graded) / len(questions)
-
 
 class Record(TrainerCallback):
-    """Writes down each iteration, and the held-out accuracy before the first and after every so many."""
+    """Writes down each iteration."""
 
-    def __init__(self, request: Mapping[str, Any], tool: Search, begin: float) -> None:
-        self._request, self._tool, self._held_out = request, tool, Dataset.from_list(request["held_out"])
+    def __init__(self, tool: Search, begin: float) -> None:
+        self._tool = tool
         self.iterations: list[dict[str, float]] = []
-        self.evaluations: list[dict[str, float]] = []
         self.start_s = 0.0
         self.trainer: Trainer | None = None
         self._begin = begin
@@ -119,7 +93,6 @@ class Record(TrainerCallback):
 
     def on_train_begin(self, *args, **kwargs):
         self.start_s = time.perf_counter() - self._begin
-        self._evaluate()
         self._begin = time.perf_counter()
 
     def on_step_end(self, *args, **kwargs):
@@ -137,18 +110,8 @@ class Record(TrainerCallback):
             }
         )
         print(json.dumps(self.iterations[-1]), flush=True)
-        if len(self.iterations) % self._request["evaluate_every"] == 0:
-            self._evaluate()
         self.trainer.sampling_s, self.trainer.num_tokens, self._tool.num_calls = 0.0, 0, 0
         self._begin = time.perf_counter()
-
-    def _evaluate(self) -> None:
-        calls = self._tool.num_calls
-        self._tool.split = "test"
-        accuracy = self.trainer.accuracy(self._held_out)
-        self._tool.split, self._tool.num_calls = "train", calls
-        self.evaluations.append({"iteration": len(self.iterations), "accuracy": accuracy})
-        print(json.dumps(self.evaluations[-1]), flush=True)
 
 
 def make_config(request: Mapping[str, Any], scratch: str) -> GRPOConfig:
@@ -161,12 +124,10 @@ def make_config(request: Mapping[str, Any], scratch: str) -> GRPOConfig:
         per_device_train_batch_size=rows,
         gradient_accumulation_steps=trajectories // rows,
         num_generations=s["num_rollouts"],
-        num_generations_eval=1,
-        per_device_eval_batch_size=len(request["held_out"]),
         max_completion_length=s["max_response_tokens"],
         max_tool_calling_iterations=s["max_tool_calls"],
-        generation_kwargs=dialect.generation_kwargs(s["max_turn_tokens"], with_vllm=request["trl"]["vllm"]),
-        use_vllm=request["trl"]["vllm"],
+        generation_kwargs=dialect.generation_kwargs(s["max_turn_tokens"], with_vllm=request["vllm"]),
+        use_vllm=request["vllm"],
         vllm_mode="colocate",
         vllm_gpu_memory_utilization=0.4,
         temperature=s["temperature"],
@@ -182,7 +143,7 @@ def make_config(request: Mapping[str, Any], scratch: str) -> GRPOConfig:
         max_grad_norm=s["grad_clip"],
         shuffle_dataset=False,
         seed=request["seed"],
-        bf16=request["trl"]["float32"],
+        bf16=False,
         gradient_checkpointing=False,
         use_cpu=not request["gpu"],
         logging_strategy="no",
@@ -198,11 +159,10 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
     tool = Search(request["search_command"])
     tokenizer = AutoTokenizer.from_pretrained(request["model"])
     dialect.set_up(tokenizer)
-    dtype = "float32" if request["trl"]["float32"] else "bfloat16"
-    model = AutoModelForCausalLM.from_pretrained(request["model"], dtype=dtype)
+    model = AutoModelForCausalLM.from_pretrained(request["model"], dtype="bfloat16")
     # TRL gives `generate` no tokenizer, which stop strings need.
     model.generate = partial(model.generate, tokenizer=tokenizer)
-    record = Record(request, tool, begin)
+    record = Record(tool, begin)
     with tempfile.TemporaryDirectory() as scratch:
         trainer = record.trainer = Trainer(
             model,
@@ -218,10 +178,9 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "start_s": record.start_s,
         "iterations": record.iterations,
-        "evaluations": record.evaluations,
         "versions": {name: importlib.metadata.version(name) for name in PACKAGES},
         "threads": torch.get_num_threads(),
-        "setting": request["trl"],
+        "setting": {"vllm": request["vllm"]},
     }
 
 

@@ -13,9 +13,9 @@ from __future__ import annotations
 import os
 import sys
 
-from release.benchmarks.common import runner
-from release.benchmarks.common.runner import Benchmark
-from release.benchmarks.learner import tree_memory, tree_speedup
+from release.benchmarks.common import bench
+from release.benchmarks.common.bench import Benchmark
+from release.benchmarks.learner import tree_speedup
 
 #: Sum of the trajectories' lengths / unique tokens -> what the speedups over packing (0.85 of it) and over padding, and
 #: the memory, should reach.
@@ -32,12 +32,12 @@ BENCHMARKS = (
         Benchmark(tree_speedup.speedup, {f"speedup_packed_{r}": packed, f"speedup_padded_{r}": padded}, (r,))
         for r, (packed, padded, _) in TARGETS.items()
     ),
-    *(Benchmark(tree_memory.memory, {f"memory_padded_{r}": target}, (r,)) for r, (_, _, target) in TARGETS.items()),
+    *(Benchmark(tree_speedup.memory, {f"memory_padded_{r}": target}, (r,)) for r, (_, _, target) in TARGETS.items()),
 )
 
 
 def main(arguments: list[str] | None = None) -> int:
-    return runner.main("learner", BENCHMARKS, __doc__, arguments)
+    return bench.main("learner", BENCHMARKS, __doc__, arguments)
 
 
 if __name__ == "__main__":

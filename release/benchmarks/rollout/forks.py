@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from typing import Any
 
 from release.benchmarks.common.bench import SMOLLM2, Bench, BenchmarkError, EngineHandle
 from release.benchmarks.rollout.workload import Workload, WorkloadEnv, rollout_settings
@@ -40,12 +40,12 @@ def forks(bench: Bench) -> dict[str, Any]:
     """The worst cached fraction of any fork, and (prompt tokens computed for 16 forks) / (for one from scratch)."""
     handle = bench.engine(SMOLLM2)
     nodes = {length: _fork(handle, length, seed) for seed, length in enumerate((*PREFIXES, *UNLUCKY_PREFIXES))}
-    cached = {length: round(node.cached / length, 4) for length, node in nodes.items()}
-    costs = {length: round(node.of_forks / node.from_scratch, 4) for length, node in nodes.items()}
+    cached = {length: round(worst / length, 4) for length, (worst, _) in nodes.items()}
+    costs = {length: round(computed / length, 4) for length, (_, computed) in nodes.items()}
     common = {"model": bench.model_name(SMOLLM2), "forks_per_node": NUM_FORKS}
     cost = {
-        "tokens_computed_for_16_forks": nodes[COST_PREFIX].of_forks,
-        "tokens_computed_from_scratch": nodes[COST_PREFIX].from_scratch,
+        "tokens_computed_for_16_forks": nodes[COST_PREFIX][1],
+        "tokens_computed_from_scratch": COST_PREFIX,
     }
     return {
         CACHED: min(cached[length] for length in PREFIXES),
@@ -55,16 +55,12 @@ def forks(bench: Bench) -> dict[str, Any]:
     }
 
 
-class Node(NamedTuple):
-    """Prompt tokens: from the cache, of the worst fork; computed for all forks; computed for a request alone."""
+def _fork(handle: EngineHandle, prefix_tokens: int, seed: int) -> tuple[int, int]:
+    """Samples a tree of one root and 16 forks below its only tool response, `prefix_tokens` behind the start.
 
-    cached: int
-    of_forks: int
-    from_scratch: int
-
-
-def _fork(handle: EngineHandle, prefix_tokens: int, seed: int) -> Node:
-    """Samples a tree of one root and 16 forks below its only tool response, `prefix_tokens` behind the start."""
+    Returns:
+        (prompt tokens of the worst fork that came from the cache, those of all forks that were computed).
+    """
     workload = Workload(
         TURN_TOKENS,
         num_questions=1,
@@ -75,21 +71,15 @@ def _fork(handle: EngineHandle, prefix_tokens: int, seed: int) -> Node:
         seed=seed,
     )
     handle.drop_prefix_cache()
-    counts, prefix = asyncio.run(_sample_tree(handle, workload))
+    counts = asyncio.run(_sample_tree(handle, workload))
     children = [counts[f"{QUESTION.purpose}/{QUESTION.number}/0.{child}/1"] for child in range(NUM_FORKS)]
     if any(length != prefix_tokens for length, _ in children):
         raise BenchmarkError(f"The forks' prefixes should have {prefix_tokens} tokens: {children}.")
-    handle.drop_prefix_cache()
-    from_scratch, cached_from_scratch = asyncio.run(_prefill(handle, prefix))
-    return Node(
-        min(cached for _, cached in children),
-        sum(length - cached for length, cached in children),
-        from_scratch - cached_from_scratch,
-    )
+    return min(cached for _, cached in children), sum(length - cached for length, cached in children)
 
 
-async def _sample_tree(handle: EngineHandle, workload: Workload) -> tuple[dict[str, tuple[int, int]], list[int]]:
-    """(the counts of all requests, the forks' prefix)."""
+async def _sample_tree(handle: EngineHandle, workload: Workload) -> dict[str, tuple[int, int]]:
+    """The counts of all requests."""
     settings = rollout_settings(
         workload,
         num_rollouts=1 + NUM_FORKS,
@@ -99,15 +89,6 @@ async def _sample_tree(handle: EngineHandle, workload: Workload) -> tuple[dict[s
         branch_width=NUM_FORKS,
         entropy_window=ENTROPY_WINDOW,
     )
-    env = WorkloadEnv(workload)
     async with CountingLoop(handle.engine, handle.thread) as loop:
-        sampled = await TreeSampler(env, loop, settings, handle.engine.vocab_size, QUESTION).sample()
-    tree = sampled.tree
-    root = tree.trajectories[0].turns[0]
-    return loop.counts, [*tree.prompt.tolist(), *root.token_ids.tolist(), *root.observation.tolist()]
-
-
-async def _prefill(handle: EngineHandle, prompt: list[int]) -> tuple[int, int]:
-    async with CountingLoop(handle.engine, handle.thread) as loop:
-        await loop.generate(GenerationRequest("prefill", prompt, max_tokens=1))
-    return loop.counts["prefill"]
+        await TreeSampler(WorkloadEnv(workload), loop, settings, handle.engine.vocab_size, QUESTION).sample()
+    return loop.counts
