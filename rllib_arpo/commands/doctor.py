@@ -14,13 +14,16 @@ work on this machine or in this memory, and 0 otherwise.
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import inspect
+import sys
 from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
-from rllib_arpo.doctor.budget_report import budget_checks, budget_text, decide, gpu_memory
-from rllib_arpo.doctor.check_lines import Check, Mark, exit_status, report
-from rllib_arpo.doctor.machine_checks import Memory, machine_checks, memory_of_this_machine
-from rllib_arpo.doctor.recipe import load_recipe, parse_arguments, read_run
+from rllib_arpo.doctor.budget import budget_checks, budget_text, decide, gpu_memory, read_run
+from rllib_arpo.doctor.checks import Check, Mark, Memory, exit_status, machine_checks, memory_of_this_machine, report
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.prompt import asked_alone, build_prompt
@@ -80,6 +83,37 @@ def _budget(command: Sequence[str], memory: Memory, gpu_memory_gb: float | None,
         of_data = data_checks(config) if rows else []
     text = budget_text(run, gpu_memory(memory, args.gpu_memory_gb))
     return text, budget_checks(run, memory, args.gpu_memory_gb) + of_data
+
+
+def load_recipe(path: str) -> ModuleType:
+    """The module of a recipe, which has `parser` and `make_config(args)`.
+
+    Raises:
+        ValueError: the file is not such a recipe.
+    """
+    if not Path(path).is_file():
+        raise ValueError(f"The recipe {path!r} does not exist.")
+    # With a prefix, since a recipe's name may be that of another module.
+    spec = importlib.util.spec_from_file_location(f"rllib_arpo_recipe_{Path(path).stem}", path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"The recipe {path!r} is not a Python file.")
+    module = importlib.util.module_from_spec(spec)
+    # As an import does: dataclasses and pickle look for the module of a class there.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    if missing := [name for name in ("parser", "make_config") if not hasattr(module, name)]:
+        raise ValueError(f"The recipe {path!r} has no {missing[0]!r}.")
+    if len(inspect.signature(module.make_config).parameters) != 1:
+        raise ValueError(f"The recipe {path!r} chooses its own model: give a recipe that takes --model.")
+    return module
+
+
+def parse_arguments(recipe: ModuleType, argv: Sequence[str], gpu_memory_gb: float | None) -> argparse.Namespace:
+    """The recipe's arguments; the doctor's own `--gpu-memory-gb` may be among them."""
+    parser: argparse.ArgumentParser = recipe.parser
+    parser.prog = f"rllib-arpo doctor {Path(str(recipe.__file__)).name}"
+    parser.add_argument("--gpu-memory-gb", type=float, default=gpu_memory_gb, help="GB (10^9 bytes) of each GPU")
+    return parser.parse_args(argv)
 
 
 def data_checks(config: ARPOConfig) -> list[Check]:

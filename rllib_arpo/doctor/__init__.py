@@ -1,3 +1,1 @@
-"""For the command doctor: checks of this machine (machine_checks), and whether a run fits into its memory
-(recipe -> budget_report, with the budget of rllib_arpo/learner); both as lines of check_lines.
-"""
+"""What the command doctor finds out: checks of this machine, and whether a run fits into its memory (budget)."""

@@ -82,14 +82,6 @@ def test_help_imports_no_command_and_nothing_heavy():
     assert "entropy" in done.stdout
 
 
-@pytest.mark.slow
-def test_python_m_is_the_same_program(tmp_path):
-    command = [sys.executable, "-m", "rllib_arpo", "entropy", "--model", "none", "--tasks", "arithmetik"]
-    done = subprocess.run([*command, "--output", str(tmp_path)], capture_output=True, text=True, timeout=200)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == "error: Unknown task 'arithmetik': did you mean 'arithmetic'?"
-
-
 def test_the_console_script_and_the_commands_are_there():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"rllib-arpo": "rllib_arpo.commands:main"}

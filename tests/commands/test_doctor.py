@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from rllib_arpo.commands import run_command
-from rllib_arpo.doctor import machine_checks as doctor
-from rllib_arpo.doctor.check_lines import Check, Mark, exit_status, report
-from rllib_arpo.doctor.machine_checks import Memory, machine_checks
+from rllib_arpo.doctor import checks as doctor
+from rllib_arpo.doctor.checks import Check, Mark, Memory, exit_status, machine_checks, report
 from rllib_arpo.envs.sandbox.bubblewrap import SandboxError
 
 TORCH = "2.13.0+cu130"
@@ -65,7 +64,8 @@ class Made:
         monkeypatch.setattr(doctor, "_num_nvidia_devices", lambda: self.devices)
         monkeypatch.setattr(doctor.ctypes, "CDLL", load)
         monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _path: SimpleNamespace(free=self.free))
-        monkeypatch.setattr(doctor, "_bubblewrap", lambda: "/usr/bin/bwrap")
+        monkeypatch.setattr(doctor.bubblewrap, "check_available", lambda: None)
+        monkeypatch.setattr(doctor.bubblewrap, "find_bwrap", lambda: "/usr/bin/bwrap")
         checks = machine_checks(memory)
         return {check.name: report([check]).replace(f"  {check.name}  ", "  ", 1) for check in checks}
 
@@ -104,11 +104,12 @@ def test_what_is_wrong_has_its_line(monkeypatch, made, name, line):
     assert made.check(monkeypatch)[name].startswith(line)
 
 
-def test_a_program_that_does_not_work_is_a_warning():
+def test_a_sandbox_that_does_not_work_is_a_warning(monkeypatch):
     def broken():
         raise SandboxError("The python tool needs bubblewrap, which is not installed.")
 
-    assert doctor._program("bubblewrap", broken) == Check(
+    monkeypatch.setattr(doctor.bubblewrap, "check_available", broken)
+    assert doctor._bubblewrap() == Check(
         Mark.WARNING, "bubblewrap", "The python tool needs bubblewrap, which is not installed."
     )
 
@@ -133,15 +134,9 @@ def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     assert doctor._folder("disk", tmp_path / "new", "set HF_HOME").mark is not Mark.MISSING
 
 
-def test_a_check_is_a_line():
-    checks = [
-        Check(Mark.MISSING, "torch", "2.12.1, and vllm needs ==2.13.0", "Install it, or another version of vllm.")
-    ]
-    assert report(checks) == (
-        "missing  torch  2.12.1, and vllm needs ==2.13.0. Install it, or another version of vllm."
-    )
-    assert exit_status(checks) == 1
-    assert exit_status([Check(Mark.WARNING, "disk here", "full")]) == 0
+def test_only_a_missing_part_ends_with_status_1():
+    statuses = [exit_status([Check(mark, "torch", "2.12.1")]) for mark in (Mark.OK, Mark.WARNING, Mark.MISSING)]
+    assert statuses == [0, 0, 1]
 
 
 def test_this_machine(capsys):

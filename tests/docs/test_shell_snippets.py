@@ -21,7 +21,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from rllib_arpo.commands import command_module
-from rllib_arpo.doctor.recipe import load_recipe, parse_arguments
+from rllib_arpo.commands.doctor import load_recipe, parse_arguments
 from tests.docs.pages import PAGES, REPOSITORY, Snippet, snippets
 
 #: Modules that take no arguments, so that nothing would stop them.

@@ -1,4 +1,7 @@
-"""Checks of this machine: versions, GPUs, memory, programs, disks. They start no engine and no Ray."""
+"""Checks of this machine, and their lines in the report: a mark, a name, the findings and, where one fails, advice.
+
+They look at versions, GPUs, memory, programs and disks, and start no engine and no Ray.
+"""
 
 import ctypes
 import importlib.metadata
@@ -7,8 +10,9 @@ import platform
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 from packaging.requirements import Requirement
@@ -16,7 +20,6 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from rllib_arpo.doctor.check_lines import Check, Mark, size
 from rllib_arpo.engine.vllm_versions import VLLM_BUILDS
 from rllib_arpo.envs.sandbox import bubblewrap
 
@@ -27,6 +30,43 @@ _INSTALL_ENGINE = f"Run `pip install {PROJECT}[gpu]`, or `{PROJECT}[cpu]` on a m
 #: Free bytes below which a disk is nearly full: an installation takes 3.5 GB, a checkpoint of SmolLM2-135M 1.6 GB.
 _LITTLE_DISK = 5 * 10**9
 _SHARED_MEMORY = Path("/dev/shm")
+
+
+class Mark(StrEnum):
+    """The outcome of a check."""
+
+    OK = "ok"
+    WARNING = "warning"  # something does not work that only some runs need
+    MISSING = "missing"  # training does not work
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the report; `advice` is a sentence, empty if there is nothing to do."""
+
+    mark: Mark
+    name: str
+    found: str
+    advice: str = ""
+
+
+def report(checks: Sequence[Check]) -> str:
+    """The lines of `checks`."""
+    width = max((len(check.name) for check in checks), default=0)
+    return "\n".join(
+        f"{check.mark:<7}  {check.name:<{width}}  {f'{check.found}. {check.advice}' if check.advice else check.found}"
+        for check in checks
+    )
+
+
+def exit_status(checks: Sequence[Check]) -> int:
+    """1 if training does not work, otherwise 0."""
+    return int(any(check.mark is Mark.MISSING for check in checks))
+
+
+def size(num_bytes: float) -> str:
+    """A number of bytes for people; GB are 10^9 bytes."""
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +104,7 @@ def machine_checks(memory: Memory) -> list[Check]:
         _engine(),
         _check_gpus(),
         _shared_memory(memory),
-        _program("bubblewrap", _bubblewrap),
+        _bubblewrap(),
         _libnuma(),
         _folder("disk here", Path.cwd(), ""),
         _folder("disk of results", Path(DEFAULT_STORAGE_PATH), ""),
@@ -176,17 +216,12 @@ def _shared_memory(memory: Memory) -> Check:
     return Check(Mark.WARNING, "shared memory", found, advice)
 
 
-def _program(name: str, find: Callable[[], str]) -> Check:
-    """Args: `find` gives the path, or raises the sentence that says why the program does not work."""
+def _bubblewrap() -> Check:
     try:
-        return Check(Mark.OK, name, find())
+        bubblewrap.check_available()
+        return Check(Mark.OK, "bubblewrap", f"{bubblewrap.find_bwrap()} (makes user namespaces)")
     except (ValueError, bubblewrap.SandboxError) as error:
-        return Check(Mark.WARNING, name, str(error))
-
-
-def _bubblewrap() -> str:
-    bubblewrap.check_available()
-    return f"{bubblewrap.find_bwrap()} (makes user namespaces)"
+        return Check(Mark.WARNING, "bubblewrap", str(error))
 
 
 def _libnuma() -> Check:

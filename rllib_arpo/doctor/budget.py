@@ -1,15 +1,22 @@
-"""The text of a run's memory budget, and the checks that compare it with the machine."""
+"""The memory that a run needs: its arithmetic in words, and the checks that compare it with the machine."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from rllib_arpo.doctor.check_lines import Check, Mark, size
-from rllib_arpo.doctor.machine_checks import Memory
-from rllib_arpo.doctor.recipe import Run
+from rllib_arpo.doctor.checks import Check, Mark, Memory, size
 from rllib_arpo.engine.memory import EngineNeed, EngineShape, Term, engine_need, engine_weights
 from rllib_arpo.learner.gradient_checkpointing import decide_checkpointing
-from rllib_arpo.learner.memory_budget import learner_need
+from rllib_arpo.learner.memory_budget import LearnerShape, learner_need
 from rllib_arpo.learner.placement import SHARES_OF_PAIRS, DeviceGroup, cpu_group, gpu_groups, needed_on, num_gpus
+from rllib_arpo.learner.run_shapes import engine_shape, learner_shape
+from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
+from rllib_arpo.policy.model_shape import ModelShape, model_shape
+
+if TYPE_CHECKING:
+    from rllib_arpo.arpo_config import ARPOConfig
 
 #: The share of a learner's GPU that should remain for what is not counted.
 _SPARE = 0.1
@@ -21,6 +28,44 @@ _SMALLER_ENGINE = f"Give the engine less ({_ENGINE_MEMORY}), set sleep_level, or
 _MORE_CACHE = (
     f"Give the engine more ({_ENGINE_MEMORY}), a larger tensor_parallel_size, or a smaller max_context_tokens."
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A configured run.
+
+    Attributes:
+        name: of the model.
+        questions, trajectories: an engine samples so many questions at a time, and of each so many trajectories.
+        decision: why `gradient_checkpointing="auto"` is what it is; empty where the configuration says it.
+    """
+
+    name: str
+    model: ModelShape
+    learner: LearnerShape
+    engine: EngineShape
+    questions: int
+    trajectories: int
+    decision: str = ""
+
+
+def read_run(config: ARPOConfig) -> Run:
+    """Reads the sizes of a run from its configuration and from that of its model; no weights are loaded.
+
+    Raises:
+        ValueError: the engine is not vLLM, or the model does not exist or cannot be trained.
+        ImportError: the configuration has a LoRA, and PEFT is not installed.
+    """
+    if config.engine != "vllm" or config.dtype not in COMPUTE_DTYPES or config.dtype == "float64":
+        raise ValueError(f"engine={config.engine!r} with dtype={config.dtype!r}: only vLLM's memory can be computed.")
+    return Run(
+        name=str(config.model_name_or_path),
+        model=model_shape(str(config.model_name_or_path), config.lora),
+        learner=learner_shape(config),
+        engine=engine_shape(config),
+        questions=config.num_envs_per_env_runner,
+        trajectories=config.num_rollouts,
+    )
 
 
 def gpu_memory(memory: Memory, given_gb: float | None) -> int | None:
