@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.envs.errors import DataError
@@ -26,10 +26,6 @@ from rllib_arpo.envs.tasks.rows import all_rows, open_file
 from rllib_arpo.record.question import RecordedQuestion
 from rllib_arpo.record.read import questions, record_files
 from rllib_arpo.record.schema import TRAINING
-
-if TYPE_CHECKING:
-    import torch
-
 
 #: The label of a token without a loss (PyTorch's `ignore_index`).
 IGNORED = -100
@@ -126,22 +122,6 @@ def tokenize_transcript(tokenizer: Any, messages: list[dict[str, str]]) -> dict[
         input_ids += ids
         labels += ids if segment.generated else [IGNORED] * len(ids)
     return {"input_ids": input_ids, "labels": labels}
-
-
-def collate(examples: list[dict[str, list[int]]], pad_token_id: int) -> dict[str, Any]:
-    """Pads a batch on the right: `input_ids`, `labels` and `attention_mask`, each [b, longest]."""
-    import torch
-
-    longest = max(len(example["input_ids"]) for example in examples)
-
-    def pad(rows: list[list[int]], value: int) -> torch.Tensor:
-        return torch.tensor([row + [value] * (longest - len(row)) for row in rows])
-
-    return {
-        "input_ids": pad([example["input_ids"] for example in examples], pad_token_id),
-        "labels": pad([example["labels"] for example in examples], IGNORED),
-        "attention_mask": pad([[1] * len(example["input_ids"]) for example in examples], 0),
-    }
 
 
 def load_examples(tokenizer: Any, path: str | Path, max_length: int) -> list[dict[str, list[int]]]:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rllib_arpo.cold_start.examples import collate, load_examples
+from rllib_arpo.cold_start.examples import load_examples, load_recorded
 from rllib_arpo.options.rules import FINITE, NOT_NEGATIVE, POSITIVE, at_least, one_of, optional
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.policy.compilation import fast_dtype
@@ -131,19 +131,21 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise FileExistsError(f"{output} is not an empty folder.")
 
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 
     from rllib_arpo.cold_start.trainer import ColdStartTrainer, TellsSteps
 
     tokenizer = AutoTokenizer.from_pretrained(settings.model)
     examples = _examples(settings, tokenizer)
     model, adapter = _load(settings)
-    pad_token_id = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+    # Another object, since the model's tokenizer is saved as it was.
+    padding = AutoTokenizer.from_pretrained(settings.model, padding_side="right")
+    padding.pad_token = padding.pad_token or padding.eos_token
     trainer = ColdStartTrainer(
         model=model,
         args=_training_arguments(settings),
         train_dataset=examples,
-        data_collator=lambda batch: collate(batch, pad_token_id),
+        data_collator=DataCollatorForSeq2Seq(padding),
         processing_class=tokenizer,
         callbacks=[TellsSteps(on_step)],
     )
@@ -157,8 +159,6 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
 def _examples(settings: ColdStartSettings, tokenizer: Any) -> list[dict[str, list[int]]]:
     if settings.best is None:
         return load_examples(tokenizer, settings.data, settings.max_length)
-    from rllib_arpo.cold_start.examples import load_recorded
-
     min_reward = -math.inf if settings.min_reward is None else settings.min_reward
     return load_recorded(settings.data, settings.best, min_reward, settings.max_length, len(tokenizer))
 

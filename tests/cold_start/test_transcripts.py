@@ -84,17 +84,6 @@ def test_a_template_that_ends_turns_in_another_way_is_refused():
         cold_start.split_transcript(tokenizer, messages)
 
 
-def test_a_batch_is_padded_on_the_right_without_loss():
-    batch = cold_start.collate(
-        [{"input_ids": [1, 2, 3], "labels": [IGNORED, 2, 3]}, {"input_ids": [4], "labels": [4]}], pad_token_id=9
-    )
-    assert {key: value.tolist() for key, value in batch.items()} == {
-        "input_ids": [[1, 2, 3], [4, 9, 9]],
-        "labels": [[-100, 2, 3], [4, -100, -100]],
-        "attention_mask": [[1, 1, 1], [1, 0, 0]],
-    }
-
-
 def test_jsonl_and_parquet_hold_the_same_transcripts(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"messages": TRANSCRIPT, "source": "x"}) + "\n\n")
     pq.write_table(pa.Table.from_pylist([{"messages": TRANSCRIPT}]), tmp_path / "a.parquet")
