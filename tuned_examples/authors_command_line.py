@@ -7,7 +7,6 @@ import os
 
 from rllib_arpo.envs.sandbox.backends import BACKENDS
 from rllib_arpo.recipes import add_arm_args, recipe_parser
-from rllib_arpo.recipes.command_line import Refused
 
 STOP_REWARD = 0.6
 #: The authors save, and evaluate, every five iterations.
@@ -27,9 +26,6 @@ def gpu_recipe_parser(num_learners: int, num_env_runners: int, stop_iters: int) 
         STOP_REWARD, stop_iters, num_learners=num_learners, num_env_runners=num_env_runners,
         num_envs_per_env_runner=32, num_gpus_per_learner=1.0, max_failures=3, checkpoint_freq=CHECKPOINT_FREQUENCY,
     )  # fmt: skip
-    parser.add_argument("--no-tune", action=Refused, nargs=0, default=False, help=argparse.SUPPRESS)
-    parser.add_argument("--checkpoint-freq", type=_positive, default=CHECKPOINT_FREQUENCY,
-                        help="iterations between checkpoints")  # fmt: skip
     _add_questions(parser)
     parser.add_argument(
         "--num-gpus-per-env-runner",
@@ -94,9 +90,3 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
 def _model_path(name: str) -> str:
     """A folder's absolute path; other names are ids of the Hugging Face hub."""
     return os.path.abspath(name) if os.path.isdir(name) else name
-
-
-def _positive(text: str) -> int:
-    if int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be at least 1")
-    return int(text)

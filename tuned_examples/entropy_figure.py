@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rllib_arpo.rollout.settings import RolloutSettings
-from rllib_arpo.terminal import about, activity, open_terminal
+from rllib_arpo.terminal import about, activity
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -25,6 +25,9 @@ def draw_entropy(config: ARPOConfig, task: str, folder: str, num_questions: int 
 
     Args:
         task: the first `num_questions` of its held-out questions are asked.
+
+    Raises:
+        RuntimeError: the command failed.
     """
     # Nothing of the run is known yet.
     rule = RolloutSettings.from_config(config, explore=True).branching
@@ -39,18 +42,8 @@ def draw_entropy(config: ARPOConfig, task: str, folder: str, num_questions: int 
     line = about("entropy", f"drawing where the model is unsure: {Path(folder, f'entropy-{task}.png')}, a minute")
     with activity(line, "entropy"):
         # In a separate process, which returns the engine's memory when it ends.
-        _run([sys.executable, "-m", "rllib_arpo", "entropy", *argv])
-
-
-def _run(command: list[str]) -> None:
-    """Runs a command; a run's terminal shows what a failing one has written to standard error.
-
-    Raises:
-        RuntimeError: the command failed.
-    """
-    is_hidden = open_terminal() is not None
-    done = subprocess.run(command, stderr=subprocess.PIPE if is_hidden else None, text=True)
-    if is_hidden:
-        sys.stderr.write(done.stderr)
+        command = [sys.executable, "-m", "rllib_arpo", "entropy", *argv]
+        done = subprocess.run(command, stderr=subprocess.PIPE, text=True)
+    sys.stderr.write(done.stderr)
     if done.returncode:
-        raise RuntimeError(f"The entropy figure could not be drawn.\n{done.stderr or ''}".rstrip())
+        raise RuntimeError(f"The entropy figure could not be drawn.\n{done.stderr}".rstrip())

@@ -1,12 +1,11 @@
-"""The options of recipes: RLlib's own, and those of recipes that run with several algorithms, fork rules and seeds."""
+"""The options of recipes: of every run, and of those that differ in their algorithm, their fork rule and their seed."""
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from ray.rllib.examples.utils import add_rllib_example_script_args
 from ray.tune.registry import get_trainable_cls
 
 from rllib_arpo.arpo_config import ARPOConfig
@@ -15,54 +14,43 @@ from rllib_arpo.options.adaptive_rollout import ADAPTIVE_ROLLOUT
 from rllib_arpo.options.tables import OPTIONS
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
-#: Options of RLlib's examples that would do nothing here: of other algorithms, of several trials, of its older API.
-UNUSED = (
-    "--env", "--framework", "--num-agents", "--evaluation-duration-unit", "--evaluation-parallel-to-training",
-    "--num-samples", "--max-concurrent-trials", "--tune-max-report-freq", "--wandb-key", "--wandb-project",
-    "--wandb-run-name", "--stop-timesteps", "--as-release-test", "--num-aggregator-actors-per-learner", "--num-gpus",
-    "--old-api-stack", "--enable-new-api-stack", "--local-mode",
-)  # fmt: skip
+#: Keys of the configuration that every recipe has as options, by the type of their values.
+CONFIG_KEYS = {
+    int: (
+        "num_env_runners", "num_envs_per_env_runner", "num_learners",
+        "evaluation_interval", "evaluation_duration", "evaluation_num_env_runners",
+    ),
+    float: ("num_cpus_per_learner", "num_gpus_per_learner"),
+}  # fmt: skip
 
 
 def recipe_parser(stop_reward: float, stop_iters: int, **defaults: Any) -> argparse.ArgumentParser:
-    """RLlib's options of its examples, less those that would do nothing here, and those of a run that can be resumed.
+    """The options of RLlib's examples that have an effect here, and those of a run that can be resumed.
 
     Args:
         stop_reward, stop_iters: defaults.
-        defaults: further defaults, of RLlib's options; without one, the recipe's configuration says what holds.
+        defaults: further defaults; without one, the recipe's configuration says what holds.
     """
-    parser = argparse.ArgumentParser(allow_abbrev=False, conflict_handler="resolve")
-    add_rllib_example_script_args(parser, default_reward=stop_reward, default_iters=stop_iters)
-    for option in UNUSED:
-        parser.add_argument(option, action=Refused, nargs="*", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    parser.add_argument("--algo", choices=ALGORITHMS, default=ALGORITHMS[0], help="those after the first: baselines")
-    parser.add_argument(
-        "--output", type=os.path.abspath, help="folder of the run; default: a new one in ~/ray_results, by algorithm"
-    )
-    parser.add_argument(
-        "--resume", action="store_true", help="go on with the run in --output, at its newest whole checkpoint"
-    )
-    parser.add_argument(
-        "--max-failures", type=int, default=0, help="how often a run that fails goes on at its last checkpoint"
-    )
-    for option in ("--evaluation-interval", "--evaluation-duration", "--evaluation-num-env-runners"):
-        parser.add_argument(option, type=int, help="default: the recipe's")
-    parser.add_argument("--verbose", type=int, default=0, help="Tune's own tables: 1 or 2")
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    add = parser.add_argument
+    add("--algo", choices=ALGORITHMS, default=ALGORITHMS[0], help="those after the first: baselines")
+    add("--stop-reward", type=float, default=stop_reward, help="the mean reward at which the run ends")
+    add("--stop-iters", type=int, default=stop_iters, help="iterations after which the run ends")
+    add("--as-test", action="store_true", help="fail unless the last iteration reaches --stop-reward")
+    add("--output", type=os.path.abspath, help="folder of the run; default: a new one in ~/ray_results, by algorithm")
+    add("--resume", action="store_true", help="go on with the run in --output, at its newest whole checkpoint")
+    add("--max-failures", type=int, default=0, help="how often a run that fails goes on at its last checkpoint")
+    add("--checkpoint-freq", type=int, default=0, help="iterations between checkpoints; 0: none")
+    add("--checkpoint-at-end", action="store_true", help="also keep a checkpoint of the last iteration")
+    add("--no-tune", action="store_true", help="train in this process, without checkpoints and further tries")
+    add("--num-cpus", type=int, default=0, help="of the Ray that the run starts; 0: all of the machine")
+    add("--log-level", choices=("DEBUG", "INFO", "WARN", "ERROR"), help="of RLlib")
+    add("--verbose", type=int, default=0, help="Tune's own tables: 1 or 2")
+    for kind, keys in CONFIG_KEYS.items():
+        for key in keys:
+            add(_flag(key), type=kind, help=f"`{key}` of the configuration; default: the recipe's")
     parser.set_defaults(**defaults)
     return parser
-
-
-class Refused(argparse.Action):
-    """Ends the program for an option that would do nothing."""
-
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        parser.error(f"argument {option_string}: does nothing here")
 
 
 #: Share of the longest response over which the overlong penalty falls, as in DAPO's paper (4,096 of 20,480).

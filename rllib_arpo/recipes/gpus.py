@@ -16,11 +16,11 @@ SHARED_ENGINE_MEMORY = 0.8
 def use_gpus(config: ARPOConfig, num_gpus: float) -> None:
     """Divides the cluster's GPUs among the learners and the engines of a recipe that also runs without a GPU.
 
-    Each learner and each env runner has a GPU of its own where there are enough. Otherwise they share: the only learner
-    a GPU with all engines, or each of several learners that of another engine. Half of the GPU's memory is the
-    learner's, and engines sleep during updates without their weights, since new ones follow. Without env runners the
-    engine is in the process of a learner that is not remote, and uses its GPU; remote learners each get a GPU if there
-    are enough.
+    Each learner and each env runner gets a GPU of its own where there are enough. Otherwise they share: a single
+    learner shares its GPU with all engines, and each of several learners shares the GPU of an engine that no other
+    learner uses. Half of a shared GPU's memory is the learner's. The engines sleep during updates and drop their
+    weights, since new ones follow. Without env runners the engine is in the process of a learner that is not remote,
+    and uses its GPU; remote learners each get a GPU if there are enough.
 
     Raises:
         ValueError: several learners would have to share a GPU, which NCCL refuses.

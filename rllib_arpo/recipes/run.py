@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from rllib_arpo.envs.support.data_files import read_json
 from rllib_arpo.files import take_lock, write_json
 from rllib_arpo.policy.module_checkpoint import export_model
 from rllib_arpo.recipes.checkpoints import BEST, TRIAL, WHOLE, KeepCheckpoints, read_score, take_newest
+from rllib_arpo.recipes.command_line import CONFIG_KEYS
 from rllib_arpo.recipes.gpus import use_gpus
 from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs, sigterm_as_sigint
 from rllib_arpo.redaction import comparable
@@ -39,8 +41,6 @@ ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 LOCK = "lock"
 #: Options that need Tune. Recipes also have defaults of --checkpoint-freq and --max-failures, which a line recalls.
 _OF_TUNE = ("resume", "output", "as_test", "checkpoint_at_end")
-#: With this variable SIGINT raises KeyboardInterrupt in `tune.run` as anywhere.
-_NO_HANDLER_OF_TUNE = "TUNE_DISABLE_SIGINT_HANDLER"
 #: Arguments that may change when a run is resumed: those about machines, failures and output.
 _FREE = frozenset(
     {"output", "resume", "num_cpus", "as_test", "verbose", "gpu_memory_gb", "max_failures"}
@@ -123,31 +123,21 @@ def ray_of_run(num_cpus: int | None) -> Iterator[None]:
         yield
         return
     ray.init(num_cpus=num_cpus or None)
-    of_user = os.environ.get(_NO_HANDLER_OF_TUNE)
-    os.environ[_NO_HANDLER_OF_TUNE] = "1"
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # SIGINT raises KeyboardInterrupt in `tune.run` as anywhere.
     try:
         yield
     finally:
-        del os.environ[_NO_HANDLER_OF_TUNE]
-        if of_user is not None:
-            os.environ[_NO_HANDLER_OF_TUNE] = of_user
+        del os.environ["TUNE_DISABLE_SIGINT_HANDLER"]
         ray.shutdown()
 
 
 def use_arguments(config: ARPOConfig, args: argparse.Namespace, num_gpus: float) -> None:
-    """Sets what RLlib's own options say, as its example runner does; what they leave open stays the recipe's."""
-
-    def given(*names: str) -> dict[str, Any]:
-        return {name: value for name in names if (value := getattr(args, name)) is not None}
-
-    config.env_runners(**given("num_env_runners", "num_envs_per_env_runner"))
-    config.learners(**given("num_learners", "num_cpus_per_learner"))
-    config.evaluation(**given("evaluation_interval", "evaluation_duration", "evaluation_num_env_runners"))
-    config.debugging(**given("log_level"))
+    """Sets what the command line says of the configuration; what it leaves open stays the recipe's."""
+    for key in ("log_level", *chain(*CONFIG_KEYS.values())):
+        if (value := getattr(args, key)) is not None:
+            setattr(config, key, value)
     if args.num_gpus_per_learner is None:
         use_gpus(config, num_gpus)
-    else:
-        config.learners(num_gpus_per_learner=args.num_gpus_per_learner)
 
 
 def _train(
@@ -213,13 +203,10 @@ def _train_here(config: ARPOConfig, stop: Mapping[str, float], model: Path | Non
 def _check_output(output: Path, args: argparse.Namespace) -> None:
     """A run is begun in a folder without one, and resumed with the arguments that it was begun with."""
     begun = (output / ARGUMENTS_FILE).is_file()
-    if args.no_tune and (name := next((name for name in _OF_TUNE if getattr(args, name)), None)):
-        value = f" {args.output}" if name == "output" else ""
-        raise ValueError(f"--{name.replace('_', '-')}{value}: needs Tune, and --no-tune leaves it out.")
-    if args.resume and not args.output:
-        raise ValueError("--resume: say by --output which run goes on.")
-    if args.resume and not begun:
-        raise ValueError(f"--resume: there is no run in {output}.")
+    if args.no_tune and (given := [name for name in _OF_TUNE if getattr(args, name)]):
+        raise ValueError(f"--{given[0].replace('_', '-')}: needs Tune, and --no-tune leaves it out.")
+    if args.resume and not (args.output and begun):
+        raise ValueError(f"--resume: --output must be the folder of a run, and is {args.output}.")
     if not args.resume and begun:
         raise ValueError(f"--output {output}: there is a run already; go on with it by --resume, or name another.")
     if not args.resume:

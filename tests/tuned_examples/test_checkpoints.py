@@ -10,7 +10,6 @@ from types import SimpleNamespace
 import pytest
 from pyarrow.fs import LocalFileSystem
 
-from rllib_arpo.envs.errors import DataError
 from rllib_arpo.files import write_checksums
 from rllib_arpo.recipes import checkpoints
 from rllib_arpo.recipes.checkpoints import BEST, KeepCheckpoints, mark_whole, read_score, take_newest
@@ -144,12 +143,9 @@ def test_a_run_goes_on_at_its_newest_checkpoint_and_without_later_results(tmp_pa
 @pytest.mark.parametrize(
     ("hurt", "said"),
     [
-        (lambda folder: os.truncate(folder / "weights/model", 3), "weights/model is not the file that was saved: its"),
         (lambda folder: flip_a_bit(folder / "weights/model"), "weights/model is not the file that was saved: its"),
-        (lambda folder: flip_a_bit(folder / "weights/checksums.json"), "weights/checksums.json is not the file that"),
         (lambda folder: (folder / "empty").unlink(), "empty is missing"),
         (lambda folder: (folder / "checksums.json").unlink(), "checksums.json is missing"),
-        (lambda folder: (folder / "weights/checksums.json").unlink(), "weights/checksums.json is missing"),
         (lambda folder: (folder / "whole.json").unlink(), None),
         (lambda folder: flip_a_bit(folder / "whole.json"), None),
     ],
@@ -161,13 +157,6 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path, capsys, hurt, s
     assert take_newest(tmp_path) == tmp_path / "resumed_at_000008"
     assert left(tmp_path) == (["resumed_at_000008"], [*range(1, 9)])
     assert capsys.readouterr().out.startswith(f"checkpoint_000004 is left out: {newest}/{said}" if said else "")
-
-
-def test_a_damaged_row_of_the_results_is_named(tmp_path):
-    written(tmp_path, "trial/checkpoint_000003", 8)
-    results(tmp_path, range(1, 3), rest="{}}\n")
-    with pytest.raises(DataError, match=rf"^{tmp_path}/trial/result\.json, row 2: not JSON"):
-        take_newest(tmp_path)
 
 
 @pytest.mark.parametrize(

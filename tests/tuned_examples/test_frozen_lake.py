@@ -1,16 +1,14 @@
 """FrozenLake as a recipe: maps of their own, what the model reads, demonstrations that the world repeats."""
 
 import asyncio
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.worlds.registry import find_world
-from tuned_examples import frozen_lake, frozen_lake_arpo, small_models
-from tuned_examples.frozen_lake import LIKES, MODEL, MOVES, TILES, Lake, demonstrated, half_good, lake_map, show
-from tuned_examples.small_models import ColdStart
+from tuned_examples import frozen_lake
+from tuned_examples.frozen_lake import LIKES, MOVES, TILES, Lake, demonstrated, half_good, lake_map, show
 
 LEFT, DOWN, RIGHT, UP = range(4)
 
@@ -113,24 +111,3 @@ def test_a_demonstration_is_what_the_world_of_the_recipe_answers(path):
         # It goes on until the world or the limit ends it.
         assert [done for _text, done in got[:-1]] == [False] * len(wrote)
         assert got[-1][1] or len(wrote) == frozen_lake.MAX_MOVES + path
-
-
-def test_the_recipe_is_valid_with_and_without_forks(model_folder):
-    for algorithm in ("ARPO", "GRPO"):
-        config = frozen_lake_arpo.make_config(
-            model_folder, frozen_lake_arpo.parser.parse_args(["--algo", algorithm, "--seed", "3"])
-        )
-        config.validate()
-        evaluation = config.copy(copy_frozen=False).update_from_dict(config.evaluation_config)
-        assert (config.env_config["seed"], evaluation.env_config["split"]) == (3, "test")
-
-
-def test_the_name_of_a_model_follows_its_settings_and_what_it_reads(monkeypatch):
-    monkeypatch.setattr(small_models, "cached_folder", lambda name, _make, _cache: name)
-    stage = ColdStart("half_good", count=4, epochs=1, batch_size=2, lr=1e-3)
-    tiny = replace(MODEL, hidden_size=32, num_layers=1, num_heads=2, stages=(stage,))
-    names = [frozen_lake.lake_model(tiny), frozen_lake.lake_model(replace(tiny, stages=(replace(stage, lr=1e-4),)))]
-    monkeypatch.setattr(frozen_lake, "show", lambda env: f"{env.s}")
-    names.append(frozen_lake.lake_model(tiny))
-    assert len(set(names)) == 3
-    assert all(name.startswith("frozen-lake-small-") for name in names)

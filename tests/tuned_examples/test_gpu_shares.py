@@ -1,12 +1,9 @@
 """Recipes that also run without a GPU divide those that there are."""
 
-import importlib
-
 import pytest
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.recipes.gpus import use_gpus
-from rllib_arpo.recipes.run import use_arguments
 
 
 def parts(config: ARPOConfig) -> tuple:
@@ -47,15 +44,3 @@ def test_several_learners_do_not_share_a_gpu(learners, env_runners):
         f"there are 2; to share them in pairs, take no more learners than env runners, and no more env runners than "
         f"GPUs."
     )
-
-
-@pytest.mark.parametrize(
-    ("argv", "expected"), [([], (0.5, 0.5, 0.4, 2)), (["--num-gpus-per-learner", "1"], (1.0, 0, None, 0))]
-)
-def test_a_recipe_uses_the_gpu_unless_the_user_has_given_a_number(model_folder, unknown_cluster, argv, expected):
-    recipe = importlib.import_module("tuned_examples.trails_smollm2_135m_arpo")
-    args = recipe.parser.parse_args(argv)
-    config = recipe.make_config(model_folder, args)
-    use_arguments(config, args, num_gpus=1)
-    assert parts(config) == expected
-    config.validate()

@@ -6,10 +6,9 @@ import pytest
 
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.tasks import trails
-from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE
-from tuned_examples import small_models, trails_demonstrations, trails_models
+from rllib_arpo.envs.tasks.trail_forms import LATE
+from tuned_examples import frozen_lake, small_models, trails_demonstrations, trails_models
 from tuned_examples.small_models import ColdStart, SmallModel, look_back
-from tuned_examples.trails_demonstrations import PERFECT, transcripts
 from tuned_examples.trails_models import MODEL, cold_started_smollm2, small_model, trails_tokenizer
 
 TINY = SmallModel(
@@ -37,19 +36,6 @@ def test_tags_words_digits_and_syllables_are_a_token_each():
         "<search>", " gold", " Mo", "mu", "po", "</search>", "<result>", " Mo", "mu", "po", ":", " number", " ", "9",
         "7", "</result>", "\n",
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_the_tokenizer_is_the_same_when_it_is_read_again(tiny):
-    from transformers import AutoTokenizer
-
-    read, made = AutoTokenizer.from_pretrained(tiny), trails_tokenizer()
-    for row in transcripts(5, demonstrator=PERFECT):
-        for message in row["messages"]:
-            assert read.encode(message["content"]) == made.encode(message["content"])
-        assert read.apply_chat_template(row["messages"], tokenize=False) == made.apply_chat_template(
-            row["messages"], tokenize=False
-        )
 
 
 def test_a_head_that_looks_back_attends_to_the_token_before():
@@ -118,6 +104,11 @@ def test_the_name_follows_the_settings_and_not_the_wording_of_the_code(monkeypat
     show = trails_demonstrations.show
     monkeypatch.setattr(trails_demonstrations, "show", lambda title, text: show(title, text))
     assert name_of(TINY, monkeypatch) == usual
+    monkeypatch.setattr(small_models, "cached_folder", lambda name, _make, _cache: name)
+    lake = replace(TINY, stages=(ColdStart("half_good", count=4, epochs=1, batch_size=2, lr=1e-3),))
+    usual = frozen_lake.lake_model(lake)
+    monkeypatch.setattr(frozen_lake, "show", lambda env: f"{env.s}")
+    assert frozen_lake.lake_model(lake) != usual
 
 
 def test_every_form_has_a_model_of_its_own_and_that_of_the_main_form_keeps_its_name(monkeypatch):
@@ -125,9 +116,6 @@ def test_every_form_has_a_model_of_its_own_and_that_of_the_main_form_keeps_its_n
     names = [small_model(TINY, form=form) for form in ("main", "late", "plain")]
     assert [name.rpartition("-")[0] for name in names] == ["trails-small", "trails-small-late", "trails-small-plain"]
     assert len({name.rpartition("-")[2] for name in names}) == 3
-    assert small_model(TINY) == names[0]
-    monkeypatch.setitem(FORMS, "late", replace(LATE, num_pages=9))
-    assert small_model(TINY, form="late") != names[1]
 
 
 def test_a_model_is_tuned_on_the_transcripts_of_its_form(tmp_path, monkeypatch):
