@@ -32,8 +32,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds i
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.recipes import run_recipe, run_terminal
-from tuned_examples.authors import DEEP_SEARCH_ITERATIONS, authors_config
-from tuned_examples.authors_command_line import add_deep_search_args, chat_model, gpu_recipe_parser
+from tuned_examples.authors import (
+    DEEP_SEARCH_ITERATIONS,
+    add_deep_search_args,
+    authors_config,
+    chat_model,
+    gpu_recipe_parser,
+)
 
 parser = add_deep_search_args(gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=DEEP_SEARCH_ITERATIONS))
 

@@ -30,7 +30,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds its neighbours as well.
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.recipes import EVALUATION_ACCURACY, add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
+from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts
 from tuned_examples.frozen_lake import MAX_MOVES, MOVES, lake_model
 
@@ -95,4 +95,4 @@ def make_config(model: str, args) -> ARPOConfig:
 if __name__ == "__main__":
     args = parser.parse_args()
     with run_terminal(args, "frozen-lake"):
-        run_recipe(make_config(make_model(args), args), args, "frozen-lake", test_metric=EVALUATION_ACCURACY)
+        run_recipe(make_config(make_model(args), args), args, "frozen-lake")

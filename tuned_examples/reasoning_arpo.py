@@ -46,8 +46,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds i
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.recipes import run_recipe, run_terminal
-from tuned_examples.authors import REASONING_ITERATIONS, authors_config
-from tuned_examples.authors_command_line import gpu_recipe_parser
+from tuned_examples.authors import REASONING_ITERATIONS, authors_config, gpu_recipe_parser
 
 parser = gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=REASONING_ITERATIONS)
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds i
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN
-from rllib_arpo.recipes import EVALUATION_ACCURACY, add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
+from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts
 from tuned_examples.decisive_steps import DecisiveSteps
 from tuned_examples.trails_models import small_model
@@ -84,4 +84,4 @@ def make_config(model: str, args) -> ARPOConfig:
 if __name__ == "__main__":
     args = parser.parse_args()
     with run_terminal(args, "trails-small"):
-        run_recipe(make_config(make_model(args), args), args, "trails-small", test_metric=EVALUATION_ACCURACY)
+        run_recipe(make_config(make_model(args), args), args, "trails-small")

@@ -12,25 +12,40 @@ those of all finished runs, `tables.md` and `curves.png`. `--table` runs nothing
 from __future__ import annotations
 
 import argparse
+import importlib
+import math
 import os
 import shlex
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from release.evidence import curves
 from release.evidence.study_figures import finished_runs
 from release.evidence.study_file import Arm, Study, read_study, study_of
-from release.evidence.study_rows import Row, is_finished, read_output, read_run, read_table, run_path, write_table
-from release.evidence.study_run import REPOSITORY, arguments_of, package_version
-from release.evidence.study_table import all_tables
+from release.evidence.study_rows import (
+    LEARNER_METRICS,
+    ROLLOUT_METRICS,
+    Row,
+    append_row,
+    fork_rate,
+    is_finished,
+    read_output,
+    read_run,
+    read_table,
+    run_path,
+    write_table,
+)
+from release.evidence.study_table import all_tables, draw_curves
+from rllib_arpo.core.results import number_at
 from rllib_arpo.files import take_lock
+from rllib_arpo.tracking.machine import commit, git_says, machine, versions
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 POLL_S = 0.5
 
 
@@ -151,20 +166,17 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
 
     def start(job: Job) -> subprocess.Popen:
-        place = [str(job.study.path), job.arm.name, str(job.seed), str(job.output)]
+        command = [sys.executable, "-m", "release.evidence.study", str(job.study.path), "--output", str(job.output)]
+        command += ["--arms", job.arm.name, "--seeds", str(job.seed), "--here"]
         with job.path.with_suffix(".log").open("w") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "release.evidence.study_run", *place],
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                pass_fds=[lock.fileno()],
+                command, env=environment, stdout=log, stderr=subprocess.STDOUT, pass_fds=[lock.fileno()]
             )
 
     return start
 
 
-def run(study: Study, args: argparse.Namespace) -> int:
+def run_study(study: Study, args: argparse.Namespace) -> int:
     """Runs what is missing, and shows what there is; the number of runs that failed."""
     jobs = jobs_of(study, args.arms, args.seeds, args.output)
     args.output.mkdir(parents=True, exist_ok=True)
@@ -188,7 +200,89 @@ def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
     if args.output is not None and finished:
         args.output.mkdir(parents=True, exist_ok=True)
         (args.output / "tables.md").write_text(tables)
-        curves.draw(finished, args.output / "curves.png")
+        draw_curves(finished, args.output / "curves.png")
+
+
+def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
+    """Trains, evaluates before the first and after every `arm.evaluate_every`-th iteration, and writes the rows.
+
+    Rows that a killed run of this arm and seed has left are deleted first.
+    """
+    arguments = arguments_of(study, arm, seed, output)
+    algorithm = make_algorithm(study.recipe, [*arguments, "--seed", str(seed)])
+    path = run_path(output, arm.name, seed)
+    path.unlink(missing_ok=True)
+    own = {"study": study.name, "arm": arm.name, "seed": seed, "last_iteration": arm.iterations}
+    own |= provenance(study, arm, arguments)
+    totals: dict[str, Any] = {"tool_calls": 0, "generated_tokens": 0, "computed_tokens": 0}
+    totals |= {"seconds": 0.0, "cpu_seconds": 0.0}
+    for iteration in range(arm.iterations + 1):
+        figures = _train(algorithm, totals) if iteration else {}
+        if iteration % arm.evaluate_every == 0:
+            figures["accuracy"] = float(algorithm.evaluate()["env_runners"]["accuracy"])
+        append_row(path, own | {"iteration": iteration} | totals | figures)
+    algorithm.stop()
+
+
+def arguments_of(study: Study, arm: Arm, seed: int, output: Path) -> list[str]:
+    """Of the recipe, with the fork rate of the run in `output` whose rate this one has."""
+    source = arm.fork_rate_of
+    rate = None if source is None else fork_rate(read_run(run_path(output, source, seed)))
+    return study.all_arguments(arm, rate)
+
+
+def make_algorithm(recipe_name: str, arguments: Sequence[str]) -> Any:
+    """The recipe's algorithm, which is evaluated when it is asked for that.
+
+    Args:
+        recipe_name: a module with `parser`, `make_model(args)` and `make_config(model, args)`.
+    """
+    recipe = importlib.import_module(recipe_name)
+    args = recipe.parser.parse_args(list(arguments))
+    return recipe.make_config(recipe.make_model(args), args).evaluation(evaluation_interval=None).build_algo()
+
+
+def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
+    """One iteration: adds to the totals, and returns the figures of the iteration alone."""
+    begin, cpu_begin = time.perf_counter(), time.process_time()
+    result = algorithm.train()
+    totals["seconds"] += time.perf_counter() - begin
+    # Those of engines in processes of their own are not known here.
+    alone = algorithm.config.num_env_runners == 0
+    totals["cpu_seconds"] = totals["cpu_seconds"] + time.process_time() - cpu_begin if alone else None
+    rollout = result["env_runners"]
+    learner = result.get("learners", {}).get("default_policy", {})
+    totals["tool_calls"] += int(rollout["tool_calls_executed"])
+    totals["generated_tokens"] += int(rollout["generated_tokens"])
+    totals["computed_tokens"] += int(learner.get("tokens_computed", 0))
+    return {
+        **{name: find(rollout, path) for name, path in ROLLOUT_METRICS.items()},
+        **{name: find(learner, path) for name, path in LEARNER_METRICS.items()},
+    }
+
+
+def find(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
+    """The number at `path`; RLlib reports NaN for what an earlier iteration had and this one has not."""
+    value = number_at(result, *path)
+    return None if value is None or math.isinf(value) else value
+
+
+def provenance(study: Study, arm: Arm, arguments: Sequence[str]) -> dict[str, Any]:
+    """A row's facts of how and where it was made; `tree` are git's hashes of the package and of the environments."""
+    here = machine()
+    return {
+        "arguments": shlex.join(arguments),
+        "settings_hash": study.settings_hash(arm),
+        "fork_rate_of": arm.fork_rate_of,
+        "package_version": package_version(),
+        "commit": commit() or "none",
+        "tree": (git_says(REPOSITORY, "rev-parse", "HEAD:rllib_arpo", "HEAD:envs") or "none").replace("\n", " "),
+        "machine": f"{here['cpu']}, {here['cores']} cores",
+    }
+
+
+def package_version() -> str:
+    return versions().get("rllib-arpo", "not installed")
 
 
 def main() -> int:
@@ -199,6 +293,7 @@ def main() -> int:
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")
     parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the study")
     parser.add_argument("--table", type=Path, metavar="ROWS", help="the tables of a .parquet file; runs nothing")
+    parser.add_argument("--here", action="store_true", help="one run, in this process")
     args = parser.parse_args()
     if args.table is None and (args.study is None or args.output is None):
         parser.error("a study and --output are needed, or --table.")
@@ -208,13 +303,18 @@ def main() -> int:
         rows = [] if args.table is None else read_table(args.table)
         study = read_study(args.study or study_of(rows[0]["study"] or ""))
         study.arms_named([*(args.arms or (row["arm"] for row in rows)), *([args.baseline] if args.baseline else ())])
-        if args.table is None:
-            return 1 if run(study, args) else 0
-        show(study, rows, args)
-        return 0
+        if args.here:
+            [job] = jobs_of(study, args.arms, args.seeds, args.output)
+        elif args.table is None:
+            return int(run_study(study, args) > 0)
+        else:
+            show(study, rows, args)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    if args.here:
+        run_one(study, job.arm, job.seed, args.output)
+    return 0
 
 
 if __name__ == "__main__":

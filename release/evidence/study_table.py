@@ -1,4 +1,4 @@
-"""The tables of a study, in Markdown, made of its raw rows alone.
+"""The tables of a study, in Markdown, and its learning curves, made of its raw rows alone.
 
 `a ± s (d [low, high])`: mean and standard deviation over seeds; the difference to the baseline over the seeds that both
 have, paired, with its 95 % interval over these seeds (Student's t), if there are at least five. A figure that not all
@@ -10,15 +10,20 @@ for the number of arms; the p of the comparisons are, by Holm, for all compariso
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
 from release.evidence import study_figures
 from release.evidence.study_figures import (
+    CALLS,
     CALLS_OF_UPDATES,
+    NUM_POINTS,
+    UPDATES,
     Comparison,
     Figures,
     Run,
+    accuracies_at,
     compare,
     figures,
     finished_runs,
@@ -45,6 +50,8 @@ ENTROPIES = {
 }  # fmt: skip
 #: Fewer values have no interval: it would be their range, or wider.
 MIN_SEEDS = 5
+#: Column -> the axis of its curves.
+AXES = {UPDATES: "updates", CALLS: "executed tool calls"}
 
 
 def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], calls: int) -> str:
@@ -238,3 +245,38 @@ def _signed(value: float) -> str:
 def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     rows = [f"| {' | '.join(cells)} |" for cells in (header, *lines)]
     return "\n".join([rows[0], "|" + "---|" * len(header), *rows[1:]])
+
+
+def curves(runs: Sequence[Run], column: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Arm -> (values of `column` [p], accuracies [seeds, p]), up to the end of its shortest run."""
+    found = {}
+    for arm in sorted({run.arm for run in runs}):
+        own = [run for run in runs if run.arm == arm]
+        at = np.linspace(0, min(run.column(column)[-1] for run in own), NUM_POINTS)
+        found[arm] = at, np.array([accuracies_at(run, column, at) for run in own])
+    return found
+
+
+def draw_curves(runs: Sequence[Run], path: Path) -> None:
+    """Accuracy against updates and against executed tool calls, one line an arm: the mean over seeds.
+
+    Bands are 95 % intervals of the mean over seeds, as in the tables; an arm with fewer than `MIN_SEEDS` has none.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, panels = pyplot.subplots(1, len(AXES), figsize=(11, 4), sharey=True, layout="constrained")
+    for panel, (column, label) in zip(panels, AXES.items(), strict=True):
+        for arm, (at, values) in curves(runs, column).items():
+            (line,) = panel.plot(at, values.mean(0), label=f"{arm} (n = {len(values)})")
+            if len(values) >= MIN_SEEDS:
+                means = estimate_all({str(point): column for point, column in enumerate(values.T)}).values()
+                low, high = [mean.low for mean in means], [mean.high for mean in means]
+                panel.fill_between(at, low, high, color=line.get_color(), alpha=0.12, linewidth=0)
+        panel.set_xlabel(label)
+        panel.grid(alpha=0.3)
+    panels[0].set_ylabel("accuracy on held-out questions")
+    panels[0].legend(fontsize=8)
+    figure.savefig(path, dpi=110)

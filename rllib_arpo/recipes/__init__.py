@@ -4,11 +4,10 @@
 """
 
 from rllib_arpo.recipes.command_line import add_arm_args, arm_config, recipe_parser
-from rllib_arpo.recipes.run import EVALUATION_ACCURACY, run_recipe
+from rllib_arpo.recipes.run import run_recipe
 from rllib_arpo.recipes.run_screen import run_terminal
 
 __all__ = [
-    "EVALUATION_ACCURACY",
     "add_arm_args",
     "arm_config",
     "recipe_parser",

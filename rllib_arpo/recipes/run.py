@@ -1,7 +1,6 @@
 """Runs a recipe with Ray Tune: checkpoints, further tries after failures, `--resume`, and the model at the end."""
 
 import argparse
-import math
 import os
 import time
 from collections.abc import Iterator, Mapping
@@ -40,23 +39,16 @@ ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 #: In the folder of a run: the file that its process locks.
 LOCK = "lock"
 #: Options that need Tune. Recipes also have defaults of --checkpoint-freq and --max-failures, which a line recalls.
-_OF_TUNE = ("resume", "output", "as_test", "checkpoint_at_end")
+_OF_TUNE = ("resume", "output", "checkpoint_at_end")
 #: Arguments that may change when a run is resumed: those about machines, failures and output.
 _FREE = frozenset(
-    {"output", "resume", "num_cpus", "as_test", "verbose", "gpu_memory_gb", "max_failures"}
+    {"output", "resume", "num_cpus", "verbose", "gpu_memory_gb", "max_failures"}
     | {"num_learners", "num_cpus_per_learner", "num_gpus_per_learner"}
     | {"num_env_runners", "num_envs_per_env_runner", "evaluation_num_env_runners"}
 )
 
 
-def run_recipe(
-    config: ARPOConfig,
-    args: argparse.Namespace,
-    experiment_name: str,
-    *,
-    test_metric: str | None = None,
-    save_model: bool = False,
-) -> Path:
+def run_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name: str, *, save_model: bool = False) -> Path:
     """Trains with Ray Tune, logged to MLflow; returns the run's folder.
 
     The folder has Tune's results in `trial`; where checkpoints are asked for, also the last two, and the best one: by
@@ -66,34 +58,23 @@ def run_recipe(
     Args:
         args: of a `recipe_parser`.
         experiment_name: in MLflow.
-        test_metric: with --as-test, what has to reach --stop-reward in the last iteration; the
-            run goes on to --stop-iters. Default: the mean reward while sampling, which also ends the run.
         save_model: export the model of the best checkpoint into the run's folder; with --no-tune the last model.
 
     Raises:
         ValueError: the configuration is wrong, the folder does not fit to --resume, or another process uses it.
-        RuntimeError: the run failed too often, or missed its reward (--as-test).
+        RuntimeError: the run failed too often.
         KeyboardInterrupt: SIGINT or SIGTERM; its message says how the run goes on.
     """
     output = Path(args.output or RESULTS.expanduser() / f"{args.algo}_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
     _check_output(output, args)
     with nullcontext() if args.no_tune else _held(output):
-        _run(config, args, output, experiment_name, test_metric, save_model)
+        _run(config, args, output, experiment_name, save_model)
     return output
 
 
-def _run(
-    config: ARPOConfig,
-    args: argparse.Namespace,
-    output: Path,
-    experiment_name: str,
-    test_metric: str | None,
-    save_model: bool,
-) -> None:
+def _run(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_name: str, save_model: bool) -> None:
     say_what_runs(config, args, experiment_name, None if args.no_tune else output)
-    stop = {TRAINING_ITERATION: args.stop_iters}
-    if test_metric is None or not args.as_test:
-        stop[MEAN_REWARD] = args.stop_reward
+    stop = {TRAINING_ITERATION: args.stop_iters, MEAN_REWARD: args.stop_reward}
     try:
         with ray_of_run(args.num_cpus), sigterm_as_sigint():
             use_arguments(config, args, ray.cluster_resources().get("GPU", 0))
@@ -109,8 +90,6 @@ def _run(
         say_before_and_after(results)
     if save_model:
         _save_model(results[0], output)
-    if args.as_test:
-        _check_reward(results[0].metrics or {}, test_metric or MEAN_REWARD, args.stop_reward)
 
 
 @contextmanager
@@ -252,16 +231,3 @@ def _save_model(result: tune.Result, output: Path) -> None:
     of_best = best and f"iteration {best['iteration']} (the best {best['metric']}, {best['value']:.3f})"
     say(f"The model of {of_best or 'the last checkpoint'} is in {short_path(output / MODEL)}.")
     say(f"That of the last checkpoint: rllib-arpo export {short_path(last)} FOLDER")
-
-
-def _check_reward(result: Mapping[str, Any], metric: str, wanted: float) -> None:
-    """--as-test: says whether the last iteration has reached it.
-
-    Raises:
-        RuntimeError: it has not.
-    """
-    found = number_at(result, metric)
-    reached = math.nan if found is None else found
-    say(f"{metric}: {reached}, of {wanted:g}: {'reached' if reached >= wanted else 'not reached'}.")
-    if not reached >= wanted:
-        raise RuntimeError(f"--as-test: {metric} is {reached}, and should be {wanted:g}.")

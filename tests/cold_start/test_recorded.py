@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from rllib_arpo.cold_start.examples import load_recorded
-from rllib_arpo.commands import run_command
 from rllib_arpo.envs.errors import DataError
 from tests.record.trees import HELPED, TOKENIZER, TREE
 from tests.show.conftest import write_record
@@ -54,9 +53,3 @@ def test_what_cannot_be_learned_from_is_one_sentence(tmp_path, model_folder):
             load_recorded(tmp_path, *arguments)
     with pytest.raises(DataError, match=r"neither a parquet file of a record nor a folder"):
         load_recorded(tmp_path / "trees" / "none", 1, 0.0, 10, 10)
-
-
-def test_a_record_without_a_number_is_refused(tmp_path, capsys):
-    argv = ["--model", "none", "--data", str(tmp_path), "--output", str(tmp_path / "tuned")]
-    assert run_command("cold-start", argv) == 2
-    assert "The record of a run needs best, the number of trajectories a question." in capsys.readouterr().err

@@ -67,16 +67,12 @@ def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys, of_lo
         (["--fsdp"], "fsdp splits the model over processes, and there is one: start the command by `accelerate launch"),
         (["--lora-rank", "0"], "lora_rank=0: must be an integer >= 1, or None."),
         (["--epochs", "0"], "epochs=0.0: must be a finite number > 0."),
-        (["--lr", "nan"], "lr=nan: must be a finite number > 0."),
-        (["--warmup", "-3"], "warmup=-3.0: must be a finite number >= 0."),
-        (["--batch-size", "0"], "batch_size=0: must be an integer >= 1."),
-        (["--gradient-accumulation", "0"], "gradient_accumulation=0: must be an integer >= 1."),
-        (["--logging-steps", "0"], "logging_steps=0: must be an integer >= 1."),
         ([], "model_name_or_path='./none': no such folder."),
+        (["--data", "."], "The record of a run needs best, the number of trajectories a question."),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_is_read(capsys, arguments, complaint):
-    assert run_command("cold-start", [*arguments, "--model", "./none", "--data", "none", "--output", "none"]) == 2
+    assert run_command("cold-start", ["--model", "./none", "--data", "none", "--output", "none", *arguments]) == 2
     assert capsys.readouterr().err.startswith(f"error: {complaint}")
 
 

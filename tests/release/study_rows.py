@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from release.evidence.study import package_version
 from release.evidence.study_file import Study, read_study
 from release.evidence.study_rows import COLUMNS, append_row, run_path
-from release.evidence.study_run import package_version
 
 TEXT = """
 recipe: tests.release.tiny_recipe

@@ -9,10 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import rllib_arpo
-from release.evidence.study import jobs_of, main, process_of, run_missing
+from release.evidence.study import find, jobs_of, main, process_of, run_missing, run_one
 from release.evidence.study_file import FOLDER, read_study
 from release.evidence.study_rows import COLUMNS, append_row, read_run, read_table, run_path, write_table
-from release.evidence.study_run import find, run
 from release.evidence.study_table import all_tables
 from tests.release.study_rows import TEXT, make_row, write_run, write_study
 
@@ -239,7 +238,7 @@ def test_a_row_made_again_is_the_same(ray_cluster, model_folder, tmp_path, monke
     study = write_study(tmp_path, TEXT.replace("iterations: 4", "iterations: 2"))
     made = []
     for _ in range(2):
-        run(study, study.arms["threshold"], 3, tmp_path)
+        run_one(study, study.arms["threshold"], 3, tmp_path)
         made.append(read_run(run_path(tmp_path, "threshold", 3)))
     first, second = made
     assert without_clock(first) == without_clock(second)

@@ -2,7 +2,6 @@
 
 import csv
 import json
-import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -48,19 +47,6 @@ def test_the_largest_value_wins_and_of_equal_ones_the_last(tmp_path):
     assert seen == [None, "1", "2", "2", "2", "5", "5", "5"]
     assert read_score(tmp_path) == {"iteration": 5, "metric": METRIC, "value": 0.5}
     assert sorted(path.name for path in (tmp_path / "trial").iterdir()) == ["checkpoint_000006", "checkpoint_000007"]
-
-
-def test_files_are_linked_where_the_disk_can(tmp_path, monkeypatch):
-    folder = save(tmp_path, 1, 0.1)
-    assert os.path.samefile(folder / "weights" / "model", tmp_path / BEST / "weights" / "model")
-
-    def refused(source, target):
-        raise OSError("cross-device link")
-
-    monkeypatch.setattr(checkpoints.os, "link", refused)
-    folder = save(tmp_path, 2, 0.2)
-    assert not os.path.samefile(folder / "weights" / "model", tmp_path / BEST / "weights" / "model")
-    assert kept(tmp_path) == "2"
 
 
 def test_a_kill_while_files_are_linked_leaves_the_former_best(tmp_path, monkeypatch):

@@ -79,7 +79,6 @@ def test_options_of_tune_are_refused_without_it():
     for argv, named in (
         (["--output", "o"], "--output:"),
         (["--resume"], "--resume:"),
-        (["--as-test"], "--as-test:"),
         (["--checkpoint-at-end"], "--checkpoint-at-end:"),
     ):
         with pytest.raises(ValueError, match=f"^{named}.* needs Tune, and --no-tune leaves it out"):
@@ -106,13 +105,3 @@ def test_an_interrupted_run_is_not_a_finished_one(monkeypatch, tmp_path, model_f
     args = reasoning("--output", str(tmp_path / "run"), "--num-gpus-per-learner", "0")[1]
     with pytest.raises(KeyboardInterrupt, match=rf"^The run was interrupted; {end}\.$"):
         run_recipe(config, args, "recipe")
-
-
-@pytest.mark.parametrize("reward", [0.59, float("nan"), None])
-def test_a_test_fails_where_the_reward_was_not_reached(reward):
-    def check(found: float | None) -> None:
-        run._check_reward({"env_runners": {"episode_return_mean": found}}, run.MEAN_REWARD, 0.6)
-
-    check(0.6)
-    with pytest.raises(RuntimeError, match=r"^--as-test: env_runners/episode_return_mean is .*, and should be 0\.6"):
-        check(reward)

@@ -18,7 +18,7 @@ from rllib_arpo.record.recorder import trial_folder
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
 from tests.helpers.scripted_env import ANSWER
-from tuned_examples.authors_command_line import gpu_recipe_parser
+from tuned_examples.authors import gpu_recipe_parser
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -35,16 +35,9 @@ def make_config(folder: str = "", dtype: str = "float32") -> ARPOConfig:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A trajectory on its own.
-
-    Attributes:
-        packed: prompt, turns and tool responses as a tree of one chain.
-        advantage, weight: its A and its unnormalised w.
-    """
+    """A trajectory on its own: prompt, turns and tool responses as a tree of one chain."""
 
     packed: PackedTree
-    advantage: float
-    weight: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +62,12 @@ class Rollouts:
     def num_flat(self) -> int:
         return sum(path.packed.num_tokens for path in self.paths)
 
-    @property
-    def num_padded(self) -> int:
-        return len(self.paths) * max(path.packed.num_tokens for path in self.paths)
-
     def sizes(self) -> dict[str, Any]:
         """For a benchmark's detail."""
         return {
             "sharing_ratio": round(self.num_flat / self.num_unique, 4),
             "unique_tokens": self.num_unique,
             "flat_tokens": self.num_flat,
-            "padded_positions": self.num_padded,
             "unique_loss_tokens": sum(tree.num_loss_tokens for tree in self.trees),
             "flat_loss_tokens": sum(path.packed.num_loss_tokens for path in self.paths),
             "trajectories": len(self.paths),
@@ -109,4 +97,4 @@ def _path(tree: QuestionTree, trajectory: Trajectory, advantage: float, weight: 
     alone = QuestionTree(tree.question_id, tree.prompt, (Trajectory("0", turns, StopReason.ANSWER),))
     masses = (weight * max(advantage, 0.0), weight * min(advantage, 0.0), weight)
     attribution = NodeAttribution(*(np.full(len(turns), mass) for mass in masses))
-    return Path(pack_tree(alone, depth_first_layout(alone), attribution), float(advantage), float(weight))
+    return Path(pack_tree(alone, depth_first_layout(alone), attribution))
