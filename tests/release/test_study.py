@@ -81,11 +81,11 @@ class Process:
     """A run that has ended when it is asked for the second time."""
 
     def __init__(self, write, code: int):
-        self.returncode, self._write, self._asked = code, write, 0
+        self.returncode, self._write, self.asked = code, write, 0
 
     def poll(self):
-        self._asked += 1
-        if self._asked < 2:
+        self.asked += 1
+        if self.asked < 2:
             return None
         if self.returncode == 0:
             self._write()
@@ -96,22 +96,27 @@ class Process:
 def plan(tmp_path, monkeypatch):
     """(study, what was started, runs that are to fail, how to run it); all others have a fork rate of 0.25."""
     monkeypatch.setattr("release.evidence.study.POLL_S", 0.0)
-    study, started = write_study(tmp_path), []
+    study, started, beside = write_study(tmp_path), [], []
+    processes: list[Process] = []
     failing: set[tuple[str, int]] = set()
 
     def start(job) -> Process:
         started.append((job.arm.name, job.seed))
+        beside.append(sum(process.asked < 2 for process in processes))
         job.path.unlink(missing_ok=True)
         rate = 0.25 if job.arm.fork_rate_of else None
         arguments = " ".join(study.all_arguments(job.arm, rate))
-        return Process(
+        process = Process(
             lambda: write_run(tmp_path, study, job.arm.name, job.seed, *range(5), fork_rate=0.25, arguments=arguments),
             (job.arm.name, job.seed) in failing,
         )
+        processes.append(process)
+        return process
 
     def run(at_a_time: int = 1) -> list[str]:
         return [str(job) for job in run_missing(jobs_of(study, None, None, tmp_path), at_a_time, start)]
 
+    run.beside = beside
     return study, started, failing, run
 
 
@@ -131,6 +136,7 @@ def test_runs_that_are_there_are_not_repeated(plan, tmp_path):
 def test_the_first_run_is_alone_and_random_forks_wait_for_the_fork_rate_of_their_seed(plan):
     _, started, _, run = plan
     run(4)
+    assert run.beside[:4] == [0, 0, 1, 2]
     assert started[:4] == [("grpo", 0), ("threshold", 0), ("grpo", 1), ("threshold", 1)]
     assert sorted(started[4:]) == [("random", 0), ("random", 1)]
 

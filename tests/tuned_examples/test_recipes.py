@@ -125,7 +125,7 @@ def test_the_command_line_and_the_algorithm_have_the_last_word(name, argv, expec
     ("trails_small_arpo", "--branching never --random-fork-probability 0.3",
      "--random-fork-probability 0.3: --algo ARPO with branching='never' forks nothing."),
     ("trails_small_arpo", "--num-rollouts 0", "num_rollouts=0: must be an integer >= 1."),
-    ("deepsearch_qwen3_8b_arpo", "--judge-model large", "--judge-model: needs --judge-url and --judge-model."),
+    ("deepsearch_qwen3_8b_arpo", "--judge-url http://h", "--judge-url: needs --judge-url and --judge-model."),
     ("deepsearch_qwen3_8b_arpo", "--reader-cache /c", "--reader-cache: needs --reader-url and --reader-model."),
     ("deepsearch_qwen3_8b_arpo", "--python-url http://h",
      "--python-url http://h: belongs to --python-backend sandbox_fusion."),
