@@ -39,10 +39,10 @@ ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 #: In the folder of a run: the file that its process locks.
 LOCK = "lock"
 #: Options that need Tune. Recipes also have defaults of --checkpoint-freq and --max-failures, which a line recalls.
-_OF_TUNE = ("resume", "output", "checkpoint_at_end")
+_OF_TUNE = ("resume", "output", "as_test", "checkpoint_at_end")
 #: Arguments that may change when a run is resumed: those about machines, failures and output.
 _FREE = frozenset(
-    {"output", "resume", "num_cpus", "verbose", "gpu_memory_gb", "max_failures"}
+    {"output", "resume", "as_test", "num_cpus", "verbose", "gpu_memory_gb", "max_failures"}
     | {"num_learners", "num_cpus_per_learner", "num_gpus_per_learner"}
     | {"num_env_runners", "num_envs_per_env_runner", "evaluation_num_env_runners"}
 )
@@ -62,7 +62,7 @@ def run_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name: st
 
     Raises:
         ValueError: the configuration is wrong, the folder does not fit to --resume, or another process uses it.
-        RuntimeError: the run failed too often.
+        RuntimeError: the run failed too often, or did not reach its reward (--as-test).
         KeyboardInterrupt: SIGINT or SIGTERM; its message says how the run goes on.
     """
     output = Path(args.output or RESULTS.expanduser() / f"{args.algo}_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
@@ -90,6 +90,9 @@ def _run(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_
         say_before_and_after(results)
     if save_model:
         _save_model(results[0], output)
+    reached = number_at(results[0].metrics or {}, MEAN_REWARD)
+    if args.as_test and (reached is None or reached < args.stop_reward):
+        raise RuntimeError(f"--as-test: {MEAN_REWARD} is {reached}, and should be {args.stop_reward:g}.")
 
 
 @contextmanager
