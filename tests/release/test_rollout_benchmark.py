@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 def test_a_benchmark_writes_its_numbers_with_their_details(tmp_path):
     results = tmp_path / "results.json"
     argv = [sys.executable, "-m", "release.benchmarks.rollout", "--json", str(results), "--tiny"]
-    argv += ["--only", "fork_cost_ratio,step_python_ratio"]
+    argv += ["--only", "fork_cost_ratio,lockstep_ratio_longtail,step_python_ratio"]
     done = subprocess.run(argv, cwd=REPOSITORY, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stderr
     written = json.loads(results.read_text())
@@ -25,6 +25,7 @@ def test_a_benchmark_writes_its_numbers_with_their_details(tmp_path):
     assert written["fork_cost_ratio_detail"]["tokens_computed_for_16_forks"] == 128
     assert written["fork_cost_ratio_detail"]["tokens_computed_from_scratch"] == 1000
     assert written["fork_cached_fraction"] == 0.96
+    assert written["lockstep_ratio_longtail_detail"]["equal_tokens"] == [1.0]
     assert written["step_python_ratio"] > 0
     assert {"cpu", "cores", "ram_gib"} <= written["machine"].keys()
     assert {"python", "torch", "ray"} <= written["versions"].keys()

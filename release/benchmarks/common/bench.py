@@ -30,9 +30,11 @@ from rllib_arpo.tracking.machine import commit, machine, num_cores, versions
 
 SMOLLM2 = "SmolLM2-135M-Instruct, fp32"
 SMOLLM2_FIFTH = "random Llama of SmolLM2-135M's widths, with a fifth of its layers (6) and words (V = 9,830), fp32"
+SMALL_LLAMA = "random Llama (hidden 384, 6 layers, V = 8192), fp32"
 TINY_LLAMA = "random Llama (hidden 64, 2 layers, V = 300), fp32"
 MAKERS: dict[str, Callable[[Path], str]] = {
     SMOLLM2: endless_smollm2,
+    SMALL_LLAMA: lambda folder: endless_llama(folder, hidden_size=384, num_layers=6, vocab_size=8192),
     SMOLLM2_FIFTH: lambda folder: endless_llama(
         folder, hidden_size=576, num_layers=6, vocab_size=9830, intermediate_size=1536, num_key_value_heads=3
     ),

@@ -39,7 +39,7 @@ def against_vllm(engine: Callable[[], EngineHandle], workloads: Sequence[Workloa
 
 def rollout(handle: EngineHandle, workload: Workload) -> float:
     """Tokens per second of ours, with log-probs, entropies of the first tokens and stop strings."""
-    seconds, _ = timed(our_rollout, handle, workload, entropy_window=ENTROPY_WINDOW)
+    seconds, _ = timed(our_rollout, handle, workload, entropy_window=ENTROPY_WINDOW, deterministic=False)
     return workload.num_generated_tokens / seconds
 
 

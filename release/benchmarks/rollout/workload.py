@@ -1,7 +1,8 @@
-"""A synthetic workload: random prompts, turns of a fixed length, tools that answer at once."""
+"""A synthetic workload for trajectories with tools: random prompts, turns of a fixed length, tools that sleep."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,8 @@ from rllib_arpo.rollout.settings import RolloutSettings
 #: The stop strings of the package's own environment with both tools. The engine must look for them, although none
 #: occurs.
 STOP = ("</python>", "</search>", "</answer>")
+#: Latencies are cut at this many medians.
+CUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +31,8 @@ class Workload:
 
     Attributes:
         turn_tokens, prompt_tokens, tool_tokens: lengths, the same for every turn, prompt and tool response.
-        seed: of the prompts, the tool responses and the requests.
+        median_latency_s: of the tools, whose latencies are lognormal with sigma 1; 0: they answer at once.
+        seed: of the prompts, the tool responses, the latencies and the requests.
     """
 
     turn_tokens: int
@@ -37,6 +41,7 @@ class Workload:
     num_turns: int = 4
     prompt_tokens: int = 64
     tool_tokens: int = 16
+    median_latency_s: float = 0.0
     seed: int = 0
 
     @property
@@ -49,6 +54,11 @@ class Workload:
     def tool_response(self, question: int, agent_id: str, turn: int) -> list[int]:
         rng = self._rng(1, question, turn, *fork_path(agent_id))
         return rng.integers(0, NUM_BYTE_TOKENS, self.tool_tokens).tolist()
+
+    def latency(self, question: int, agent_id: str, turn: int) -> float:
+        """Seconds that the tool takes after turn number `turn` (from 0)."""
+        normal = self._rng(2, question, turn, *fork_path(agent_id)).standard_normal()
+        return self.median_latency_s * float(min(np.exp(normal), CUT))
 
     def _rng(self, *words: int) -> np.random.Generator:
         return np.random.default_rng([self.seed, *words])
@@ -91,7 +101,10 @@ class WorkloadEnv(ForkableMultiAgentEnv):
         if len(turns) == workload.num_turns:
             info = StepInfo(stop_reason=StopReason.ANSWER, format_valid=True)
             return np.zeros(0, np.int32), 0.0, True, False, {INFO_STEP: info}
-        info = StepInfo(tool_call=ToolCall("tool", ToolStatus.OK, 0.0))
+        latency = workload.latency(question, agent_id, turn)
+        if latency:
+            await asyncio.sleep(latency)
+        info = StepInfo(tool_call=ToolCall("sleep", ToolStatus.OK, latency))
         response = workload.tool_response(question, agent_id, turn)
         self._contexts[agent_id] += [*turns[-1], *response]
         return np.array(response, np.int32), 0.0, False, False, {INFO_STEP: info}
@@ -111,19 +124,31 @@ def rollout_settings(workload: Workload, **adaptive_rollout: Any) -> RolloutSett
     return RolloutSettings.from_config(config.adaptive_rollout(**(ours | adaptive_rollout)), explore=True)
 
 
-def our_rollout(handle: EngineHandle, workload: Workload, *, entropy_window: int) -> None:
-    """Samples the workload as an env runner does.
+def our_rollout(
+    handle: EngineHandle, workload: Workload, *, entropy_window: int, deterministic: bool
+) -> dict[tuple[int, str], list[list[int]]]:
+    """Samples the workload as an env runner does; returns the generated tokens of every (question, agent).
+
+    Args:
+        deterministic: gives every request a seed of its own.
 
     Raises:
         BenchmarkError: a turn has another length than the workload says.
     """
     envs = [WorkloadEnv(workload) for _ in range(workload.num_questions)]
-    settings = rollout_settings(workload, entropy_window=entropy_window)
+    settings = rollout_settings(workload, entropy_window=entropy_window, deterministic=deterministic)
     with QuestionLoop(handle.engine, handle.thread) as loop:
         loop.submit(question_refs(range(workload.num_questions)), envs, settings)
         while loop.in_flight:
             loop.take()
-    lengths = [len(turn) for env in envs for turns in env.generated.values() for turn in turns]
+    generated = {key: turns for env in envs for key, turns in env.generated.items()}
+    check_lengths(workload, generated)
+    return generated
+
+
+def check_lengths(workload: Workload, generated: dict[tuple[int, str], list[list[int]]]) -> None:
+    """Raises BenchmarkError unless every turn has the length that the workload says."""
+    lengths = [len(turn) for turns in generated.values() for turn in turns]
     expected = [workload.turn_tokens] * (workload.num_questions * workload.num_trajectories * workload.num_turns)
     if lengths != expected:
         raise BenchmarkError(f"{len(expected)} turns of {workload.turn_tokens} tokens were expected, got {lengths}.")
