@@ -9,14 +9,14 @@ Below the line `<!-- table: NAME -->` of a page stand the lines of `TABLES`, on 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from release.evidence import documents
 from rllib_arpo.core.metric import metric_rows
 from rllib_arpo.learner.metrics import NUM_ALARMS, UPDATE_METRICS
 from rllib_arpo.options.option import Method, Option
-from rllib_arpo.options.tables import METHODS
+from rllib_arpo.options.tables import METHODS, OPTIONS
 from rllib_arpo.rollout.metric_table import BATCH_METRICS, ROLLOUT_METRICS, TOOL_METRICS
 
 REPOSITORY = Path(__file__).parents[1]
@@ -41,6 +41,22 @@ class OptionMethods(AlgorithmConfig):
 '''
 
 
+#: The options to choose first -> what to begin with.
+FIRST_OPTIONS = {
+    "num_rollouts": "Take more if few questions have returns that differ.",
+    "num_initial_rollouts": (
+        "If calls cost more than tokens and decisions come late, try 2. Otherwise keep 8 "
+        "([why](algorithm.md#which-responses-are-forked))."
+    ),
+    "branch_width": 'Take `"wide"` with few initial rollouts, otherwise 1.',
+    "branch_threshold": (
+        '0.5 forks at any rise of the entropy; `"auto"` follows the run. '
+        "[`rllib-arpo entropy`](evaluate.md#the-entropy) says beforehand what a value would do."
+    ),
+    "max_tool_calls": "Set it well above what a good solution needs; 3 is too few for most agents.",
+}
+
+
 def methods_file(_text: str) -> str:
     return METHODS_FILE + "".join(map(method_source, METHODS, METHODS.values()))
 
@@ -62,7 +78,7 @@ def method_source(name: str, method: Method) -> str:
 
 def option_rows(method: Method) -> list[str]:
     return [
-        "| option | default | is | must be | evaluation may change it |",
+        "| option | default | meaning | allowed | own value in evaluation |",
         "|---|---|---|---|---|",
         *map(_row, method.options, method.options.values()),
     ]
@@ -71,6 +87,12 @@ def option_rows(method: Method) -> list[str]:
 def _row(name: str, option: Option) -> str:
     default = "" if callable(option.default) else f"`{option.default!r}`"
     return f"| `{name}` | {default} | {option.doc} | {option.rule.in_words()} | {option.reader.value} |"
+
+
+def first_rows(advice: Mapping[str, str]) -> list[str]:
+    """Args: `advice`: option -> what to begin with."""
+    rows = [f"| `{name}` | `{OPTIONS[name].default!r}` | {words} |" for name, words in advice.items()]
+    return ["| option | default | begin with |", "|---|---|---|", *rows]
 
 
 def metric_table(place: str, rows: list[str]) -> list[str]:
@@ -84,6 +106,7 @@ TABLES: dict[str, list[str]] = {
     ),
     "batch": metric_table("env_runners/", metric_rows(BATCH_METRICS)),
     "update": metric_table("learners/default_policy/", [*metric_rows(UPDATE_METRICS), *metric_rows([NUM_ALARMS])]),
+    "first": first_rows(FIRST_OPTIONS),
     **{name: option_rows(method) for name, method in METHODS.items()},
 }
 _TABLE = re.compile(r"^<!-- table: (.+) -->\n(?:\|.*\n)*", re.MULTILINE)

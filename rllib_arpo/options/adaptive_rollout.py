@@ -85,9 +85,10 @@ ADAPTIVE_ROLLOUT = {
     ),
     "branching": Option(
         FORK_RULE.branching,
-        '"threshold" (fork iff P > tau), "probability", "random" (the control), "permuted" (the control at equal '
-        'depth: fork iff P of a random response of earlier questions at the same depth > tau), "always" (at every '
-        'node: `budget_allocation` chooses) or "never" (GRPO).',
+        'which tool responses fork. "threshold": those with P > tau. "probability": each with probability P. '
+        '"random" (a control): each with `random_fork_probability`. "permuted" (a control at equal depth): where '
+        'P of a random earlier response at the same depth exceeds tau. "always": all, so `budget_allocation` '
+        'chooses. "never": none (GRPO).',
         name_in(BRANCHING_RULES),
         Reader.SAMPLING,
         greedy="never",
@@ -102,8 +103,7 @@ ADAPTIVE_ROLLOUT = {
     ),
     "branch_width": Option(
         FORK_RULE.branch_width,
-        'Z, children per fork; "wide": (M - N) / N, rounded up, so that the first responses that are forked share the '
-        "whole budget.",
+        'Z, how many children a fork has; "wide": (M - N) / N, rounded up, so the first forks share the whole budget.',
         or_name(at_least(1), WIDE),
         Reader.FORKS,
         command_line=True,
@@ -122,7 +122,7 @@ ADAPTIVE_ROLLOUT = {
         ),
     ),
     "entropy_window": Option(
-        20, "k, tokens after a tool response whose entropy is compared.", at_least(1), command_line=True
+        20, "k, how many tokens after a tool response are compared.", at_least(1), command_line=True
     ),
     "entropy_estimator": Option(
         "exact",
@@ -139,8 +139,8 @@ ADAPTIVE_ROLLOUT = {
     ),
     "entropy_baseline": Option(
         "initial",
-        'what the entropy after a tool response is compared with: "initial" (the paper: the first tokens of the root), '
-        'or "running": the mean of that after the same tool\'s responses in earlier questions.',
+        'what the entropy after a tool response is compared with. "initial" (the paper): that of the root\'s first'
+        ' tokens; "running": the mean after the same tool\'s responses in earlier questions.',
         one_of("initial", "running"),
         command_line=True,
         needs=(
@@ -158,8 +158,8 @@ ADAPTIVE_ROLLOUT = {
     ),
     "entropy_baseline_questions": Option(
         None,
-        'how many of the last questions count for "running", "permuted", branch_threshold="auto" and '
-        "pre-monitoring; None: `questions_per_batch`.",
+        'how many of the last questions "running", "permuted", branch_threshold="auto" and pre-monitoring look '
+        "at; None: `questions_per_batch`.",
         optional(at_least(1)),
         Reader.TRAINING,
         command_line=True,
@@ -176,8 +176,8 @@ ADAPTIVE_ROLLOUT = {
     ),
     "record_entropies": Option(
         "windows",
-        'which entropies episodes keep: "windows": of a turn\'s first k tokens; "all": of all generated tokens. '
-        "Fork decisions look at the first k in both cases.",
+        'which entropies are kept: "windows": those of a turn\'s first k tokens; "all": those of all generated '
+        "tokens. Fork decisions look at the first k in both cases.",
         name_in(RECORD_ENTROPIES),
     ),
     "branch_base_probability": Option(
@@ -192,8 +192,8 @@ ADAPTIVE_ROLLOUT = {
     ),
     "branch_threshold": Option(
         FORK_RULE.branch_threshold,
-        'tau, which P must exceed; "auto": tau follows dH of the last `entropy_baseline_questions` questions, so that '
-        "`branch_share` of the tool responses exceed it.",
+        'tau; a response forks if P exceeds it. "auto": tau follows dH of the last `entropy_baseline_questions` '
+        "questions, so that `branch_share` of the tool responses exceed it.",
         or_name(FINITE, AUTO),
         Reader.FORKS,
         command_line=True,
@@ -221,7 +221,7 @@ ADAPTIVE_ROLLOUT = {
     ),
     "random_fork_probability": Option(
         FORK_RULE.random_fork_probability,
-        'the probability of branching="random".',
+        'with branching="random": the probability of a fork.',
         optional(PROBABILITY),
         Reader.FORKS,
         command_line=True,
@@ -251,18 +251,18 @@ ADAPTIVE_ROLLOUT = {
     ),
     "pre_monitoring_sensitivity": Option(
         None,
-        "beta of AEPO's choice of N per question, N = M sigma(beta (H_root - H_tool)), from batch 2 + `max_weight_lag` "
-        "on; None: `num_initial_rollouts` for every question.",
+        "beta of AEPO's choice of N for each question, N = M sigma(beta (H_root - H_tool)), from batch 2 + "
+        "`max_weight_lag` on; None: every question has `num_initial_rollouts`.",
         optional(POSITIVE),
         Reader.FORKS,
         command_line=True,
     ),
     "budget_allocation": Option(
         "first_come",
-        'which nodes get the forks when the budget is short: "first_come"; "ranked": the largest rises among a '
-        "question's nodes of the same turn, decided when all its live trajectories have passed the turn; "
-        '"ranked_over_tree": the largest rises of the question, decided when all its trajectories have ended, so that '
-        'a question lasts about twice as long; "random_over_tree": random nodes, decided at the same time (Tree-GRPO).',
+        'which nodes get the forks if the budget is short. "first_come": the first ones. "ranked": the largest '
+        "rises among a question's nodes of the same turn, once all its live trajectories have passed the turn. "
+        '"ranked_over_tree": the largest rises of the question, once all its trajectories have ended, so a '
+        'question lasts about twice as long. "random_over_tree": random nodes, at the same time (Tree-GRPO).',
         name_in(BUDGET_ALLOCATIONS),
         Reader.FORKS,
         command_line=True,
@@ -274,10 +274,15 @@ ADAPTIVE_ROLLOUT = {
             ),
         ),
     ),
-    "max_tool_calls": Option(3, "executed tool calls of a path, at most.", at_least(0)),
+    "max_tool_calls": Option(
+        3,
+        "how many tool calls a path may make; the next one ends it. Actions in a world and answers that an agent "
+        "gets count too.",
+        at_least(0),
+    ),
     "max_response_tokens": Option(
         4096,
-        "generated plus tool tokens of a path, at most.",
+        "the most tokens that a path may have after the prompt, generated or from tools.",
         at_least(1),
         needs=(
             Need(
@@ -288,35 +293,37 @@ ADAPTIVE_ROLLOUT = {
         ),
     ),
     "max_turn_tokens": Option(
-        None, "generated tokens of one turn, at most; None: no own limit.", optional(at_least(1))
+        None, "the most tokens that one turn may generate; None: no limit of its own.", optional(at_least(1))
     ),
-    "temperature": Option(1.0, "of sampling; all log-probs are at this temperature.", POSITIVE, Reader.SAMPLING),
+    "temperature": Option(
+        1.0, "the temperature of sampling; all log-probs are at this temperature.", POSITIVE, Reader.SAMPLING
+    ),
     "question_deadline_s": Option(
         600.0,
-        "seconds after which a question's unfinished trajectories are cut off: they keep their whole turns, but "
+        "seconds after which a question's unfinished trajectories are cut off. They keep their whole turns, but "
         "not the turn that is being generated.",
         POSITIVE,
     ),
     "deadline_reward": Option(
         None,
-        "the reward of a trajectory that the deadline cuts off. None masks it: it is neither in the group mean nor in "
-        "the loss. With a number, one with a whole turn of its own counts, and its last turn is paid this reward, "
-        "unless a fork that counts shares it; a fork counts once its first turn was answered.",
+        "the reward of a trajectory that the deadline cuts off. None leaves it out of the group mean and of the "
+        "loss. With a number, it counts if it has a whole turn of its own. Its last turn is paid this reward, "
+        "unless a fork that counts shares the turn; a fork counts once its first turn was answered.",
         optional(FINITE),
     ),
     "on_bad_row": Option(
         "raise",
-        'what a row of the data does that cannot be asked (no answer, a prompt that is too long): "raise" ends the run '
-        'with file and row; "skip" leaves the question out and counts it (`questions_given_up`). The first row is '
-        "checked at the start.",
+        'what happens if a row of the data cannot be asked (no answer, a prompt that is too long): "raise" ends '
+        'the run and names file and row; "skip" leaves the question out and counts it (`questions_given_up`). The'
+        " first row is checked at the start.",
         one_of("raise", "skip"),
     ),
     "max_weight_lag": Option(
         0,
-        "how many updates the weights that sample may be behind those that are trained. 0: strictly on-policy. With L "
-        ">= 1 the next L batches are sampled during the update, engines take new weights in the middle of a "
-        "trajectory, every token keeps the version that sampled it, and `importance_cap` corrects; ARPO asks a "
-        "question again if its weights exceed the bound.",
+        "how many updates the weights that sample may be behind the trained ones. 0: strictly on-policy. With L "
+        ">= 1 the next L batches are sampled during the update, and engines take new weights in the middle of a "
+        "trajectory. Every token keeps the version that sampled it, and `importance_cap` corrects for it. ARPO "
+        "asks a question again if its weights exceed the bound.",
         at_least(0),
         Reader.TRAINING,
         needs=(

@@ -37,7 +37,9 @@ LANGUAGE_MODEL = {
             ),
         ),
     ),
-    "max_context_tokens": Option(4096, "prompt plus response, at most.", at_least(1), Reader.ENV_RUNNER),
+    "max_context_tokens": Option(
+        4096, "the most tokens that prompt and response may have together.", at_least(1), Reader.ENV_RUNNER
+    ),
     "engine": Option("vllm", '"vllm" or "scripted" (a toy for tests).', name_in(ENGINES), Reader.ENV_RUNNER),
     "engine_kwargs": Option(
         {}, "further arguments of the engine; for vLLM: its `EngineArgs`.", a_dict(), Reader.ENV_RUNNER
@@ -50,16 +52,16 @@ LANGUAGE_MODEL = {
     ),
     "weight_sync": Option(
         "auto",
-        "how the learner's weights reach the engines: \"in_process_reload\" (arrays, through Ray's object store where "
-        'processes differ), vLLM\'s weight transfer "nccl" (between separate GPUs) or "ipc" (on a shared one), or '
-        '"auto": "ipc" or "nccl" where it fits, otherwise arrays.',
+        "how engines get the learner's weights: \"in_process_reload\" sends arrays (through Ray's object store "
+        'between processes), "nccl" and "ipc" are vLLM\'s transfers between separate GPUs and on a shared one, and'
+        ' "auto" takes "ipc" or "nccl" where they work, otherwise arrays.',
         name_in(WEIGHT_SYNCS),
         Reader.SHARED,
     ),
     "sleep_level": Option(
         0,
-        "for an engine that shares its GPU with the learner: during an update it gives up its memory, with the weights "
-        "kept in the CPU's memory (1) or dropped, since new ones follow (2); 0: never.",
+        "whether an engine that shares its GPU with the learner frees its memory during updates: 0: never; 1: "
+        "yes, with its weights kept in the CPU's memory; 2: yes, without keeping them, since new ones follow.",
         one_of(0, 1, 2),
         Reader.SHARED,
         needs=(
@@ -78,8 +80,8 @@ LANGUAGE_MODEL = {
     "lora": Option(
         None,
         'None trains all weights. A dict of keywords of `peft.LoraConfig`, such as {"r": 8, "lora_alpha": 16, '
-        '"target_modules": "all-linear"}, trains an adapter alone: it is what is synced and checkpointed, and the '
-        "frozen base, which is held in `dtype`, is the reference of the KL.",
+        '"target_modules": "all-linear"}, trains only an adapter, which is all that is sent and saved. The frozen'
+        " base is held in `dtype`, and is the reference of the KL.",
         optional(a_dict("a dict of keywords of peft.LoraConfig")),
         Reader.SHARED,
     ),

@@ -29,8 +29,8 @@ class Reader(Enum):
     ROLLOUT = "yes"
     SAMPLING = "if it samples"
     FORKS = "if it forks"
-    ENV_RUNNER = "if it has env runners of its own"
-    SHARED = "no: learners and engines share it"
+    ENV_RUNNER = "with own env runners"
+    SHARED = "no, it is shared"
     TRAINING = "no"
 
 

@@ -8,14 +8,14 @@ REPORTING = {
     # Decided in the process that makes the configuration, since a remote env runner sees no terminal.
     "progress_bar": Option(
         progress_mode,
-        'of the rollout, within an iteration: "bar", "lines" or "off"; default: a bar on a terminal, otherwise lines.',
+        'how a rollout shows its progress: "bar", "lines" or "off"; default: a bar on a terminal, otherwise lines.',
         name_in(INTERVALS_S),
         Reader.ENV_RUNNER,
     ),
     "record_share": Option(
         0.05,
-        "the share of the training questions whose trees are recorded in the trial's folder (docs/watch.md), beside "
-        "those of all evaluation questions; None: only of questions that end the run.",
+        "the share of the training questions whose trees are recorded in the trial's folder (docs/watch.md), "
+        "beside those of all evaluation questions; None: only questions that end the run are recorded.",
         optional(PROBABILITY),
         Reader.TRAINING,
         command_line=True,

@@ -117,7 +117,7 @@ TRAINING = {
     ),
     "leaf_weighting": _option(
         "uniform",
-        '"uniform", or "branch" (unbiased under node-local fork decisions).',
+        '"uniform", or "branch", which is unbiased if each fork is decided by its own node alone.',
         name_in(LEAF_WEIGHTINGS),
         needs=(_one_leaf("leaf_weighting", "branch", "uniform"),),
     ),
@@ -138,8 +138,8 @@ TRAINING = {
     ),
     "keep_clipped_gradient": _option(
         False,
-        "a token of positive advantage keeps the gradient (1 + clip_high) A d ln pi above the upper bound (AEPO); "
-        "False: it has none there.",
+        "whether a token of positive advantage keeps the gradient (1 + clip_high) A d ln pi above the upper bound"
+        " (AEPO); otherwise it has none there.",
         SWITCH,
         needs=(_clips("keep_clipped_gradient", True),),
     ),
@@ -176,12 +176,14 @@ TRAINING = {
     ),
     "entropy_coeff": _option(0.0, "coefficient of the entropy bonus.", NOT_NEGATIVE),
     "importance_cap": _option(
-        2.0, "bound on the engine-to-learner importance weight; None: no correction.", optional(POSITIVE)
+        2.0,
+        "the largest weight that corrects a token for the gap between engine and learner; None: no correction.",
+        optional(POSITIVE),
     ),
     "gradient_checkpointing": _option(
         "auto",
-        'compute activations again in the backward pass; "auto": only where those of max_tokens_per_pass tokens would '
-        "not fit into the memory of the learner's GPU or machine.",
+        'whether the backward pass computes activations again; "auto": only if those of max_tokens_per_pass '
+        "tokens do not fit into the memory of the learner's GPU or machine.",
         one_of("auto", True, False),
     ),
     "tree_attention": _option(
@@ -218,8 +220,8 @@ TRAINING = {
     ),
     "returns": _option(
         "total",
-        'what judges a token: "total", all rewards of its trajectory (the paper), or "to_go", those paid from its turn '
-        "on; both are the same where only the last turn is paid.",
+        'which rewards judge a token: "total": all of its trajectory (the paper); "to_go": those paid from its '
+        "turn on. Both are the same if only the last turn is paid.",
         one_of("total", "to_go"),
         needs=(
             Need(
@@ -236,7 +238,7 @@ TRAINING = {
     ),
     "normalize_std": _option(
         True,
-        "divide the advantages of a question by the standard deviation of its rewards (Dr. GRPO does not).",
+        "whether a question's advantages are divided by the standard deviation of its rewards (not in Dr. GRPO).",
         SWITCH,
         needs=(
             Need(
@@ -260,45 +262,48 @@ TRAINING = {
     ),
     "max_resample_rounds": _option(
         0,
-        "how often groups without signal are replaced by new questions (DAPO); groups that are still without "
-        "signal then are left out.",
+        "how often questions without signal are replaced by new ones (DAPO); those that are still without signal "
+        "then are left out.",
         at_least(0),
     ),
-    "adam_betas": _option((0.9, 0.95), "of AdamW.", Rule("two numbers in [0, 1)", _are_betas, "tuple[float, float]")),
-    "weight_decay": _option(0.0, "of AdamW.", NOT_NEGATIVE),
+    "adam_betas": _option(
+        (0.9, 0.95), "the betas of AdamW.", Rule("two numbers in [0, 1)", _are_betas, "tuple[float, float]")
+    ),
+    "weight_decay": _option(0.0, "the weight decay of AdamW.", NOT_NEGATIVE),
     "learner_num_threads": _option(
         None, "CPU threads of a learner; None takes what Ray allots to it.", optional(at_least(1))
     ),
     "learner_timeout_s": _option(
         3600.0,
-        "seconds; a remote learner that has not ended an update (or another call) by then hangs, and the run ends as "
-        "if it had died; None: no limit.",
+        "seconds after which a remote learner that has not finished an update (or another call) counts as dead, "
+        "and the run ends; None: no limit.",
         optional(POSITIVE),
     ),
     "skip_groups_without_signal": _option(
-        True, "compute nothing for trees without any advantage, whose gradient is zero.", SWITCH
+        True, "whether trees without any advantage, whose gradient is zero, are left out of the computation.", SWITCH
     ),
     "guards": _option(
         {},
-        "metric of the learner -> the limit of its alarm, in place of the default (`learner/metrics.py`); a limit of "
-        "None switches the alarm off.",
+        "metric of the learner -> the limit of its alarm, instead of the default (`learner/metrics.py`); a limit "
+        "of None switches the alarm off.",
         GUARDS,
     ),
     "max_error_share": _option(
         0.5,
-        "an iteration or evaluation in which a larger share of the trajectories ends in an error (`stop/error`, "
-        "`stop/broken_tool`) ends the run.",
+        "the run ends if a larger share of the trajectories of an iteration or evaluation ends in an error "
+        "(`stop/error`, `stop/broken_tool`).",
         PROBABILITY,
     ),
     "max_iterations_without_signal": _option(
         25,
-        "so many iterations in a row in which no question has rewards that differ end the run; the first few warn. "
-        "None: never.",
+        "ends the run after this many iterations in a row in which no question has rewards that differ; the first"
+        " few warn. None: never.",
         optional(at_least(1)),
     ),
     "sharding": _option(
         "none",
-        'what each of several learners holds: "none": all of the model, "fsdp2": a part, also of Adam.',
+        'what each of several learners holds: "none": the whole model; "fsdp2": a part of the model and of Adam\'s'
+        " state.",
         name_in(SHARDINGS),
         needs=(
             Need(
@@ -310,7 +315,7 @@ TRAINING = {
     ),
     "optimizer_offload": _option(
         False,
-        "keep Adam's state in the CPU's memory except during optimizer steps; for learners on GPUs.",
+        "whether Adam's state stays in the CPU's memory except during optimizer steps; for learners on GPUs.",
         SWITCH,
         needs=(
             Need(
