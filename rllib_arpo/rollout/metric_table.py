@@ -205,7 +205,7 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
     Metric(
         "requests_refused",
         TOOLS,
-        "requests of [agents](own.md#an-agent-of-an-api) that were not answered",
+        "requests of [agents](agent.md#an-agent) that were not answered",
         sums(lambda question: question.requests_refused),
     ),
     Metric(

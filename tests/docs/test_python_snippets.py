@@ -12,6 +12,7 @@ import asyncio
 import importlib
 import json
 import os
+import runpy
 import shutil
 import sys
 import textwrap
@@ -22,18 +23,47 @@ from unittest import mock
 import pytest
 
 from rllib_arpo import ARPOConfig
+from rllib_arpo.cold_start.examples import read_transcripts, split_transcript
+from rllib_arpo.envs.env_config import read_env_config
+from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.protocols.protocol import Answer, CallRequest
+from rllib_arpo.envs.protocols.tags import TagProtocol
+from rllib_arpo.envs.tasks.dataset import DatasetTask
+from rllib_arpo.envs.tools.registry import find_tool
 from rllib_arpo.envs.worlds import Call, WholeTurn
 from tests.core.test_credit import by_node
 from tests.docs.pages import PAGES, README, REPOSITORY, Snippet, name_of, snippets
 from tests.helpers.api_agents import trunk_of
-from tests.helpers.models import tiny_model
+from tests.helpers.calls import call
+from tests.helpers.models import byte_tokenizer, tiny_model
+from tests.helpers.other_python import free_port
+from tests.helpers.parquet import parquet, row
 
 #: Other readers of snippets: tests/docs/test_shell_snippets.py and Sphinx. Text is pictures and folders.
 ELSEWHERE = {"sh", "text", "{include} ../CONTRIBUTING.md", "{include} ../release/benchmarks/README.md", "{toctree}",
              "{eval-rst}"}  # fmt: skip
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+MODELS = (MODEL, "Qwen/Qwen2.5-3B-Instruct")
 #: Enough for a part of them that training leaves to evaluation.
 GSM8K = [{"question": f"What is 2 + {n}?", "answer": f"2 + {n} = {2 + n}\n#### {2 + n}"} for n in range(40)]
+#: Rows in the layouts of verl's GSM8K, of Search-R1, and of LLaMA-Factory's conversations.
+VERL = row("What is 1 + 1?", "2") | {"data_source": "openai/gsm8k", "extra_info": {"split": "train", "index": 0}}
+SEARCH_R1 = {
+    "id": "train_0",
+    "question": "Who was first on the moon?",
+    "golden_answers": ["Neil Armstrong", "Armstrong"],
+    "data_source": "nq",
+    "prompt": [{"role": "user", "content": "Answer the given question. Who was first on the moon?"}],
+    "ability": "fact-reasoning",
+    "reward_model": {"ground_truth": {"target": ["Neil Armstrong", "Armstrong"]}, "style": "rule"},
+}
+SHAREGPT = {
+    "system": "You are a helpful assistant.",
+    "conversations": [
+        {"from": "human", "value": "What is 6 * 7?"},
+        {"from": "gpt", "value": "<python> print(6 * 7) </python><result> 42 </result><answer> \\boxed{42} </answer>"},
+    ],
+}
 FILES = {snippet.file: snippet.text for page in PAGES for snippet in snippets(page, "python") if snippet.file}
 
 
@@ -44,12 +74,13 @@ def test_every_snippet_is_of_a_kind_that_is_run():
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory) -> Path:
-    """A cache of the Hugging Face hub that has a tiny model under the name that the documentation prints."""
+    """A cache of the Hugging Face hub that has tiny models under the names that the documentation prints."""
     cache = tmp_path_factory.mktemp("hub")
-    repository = cache / f"models--{MODEL.replace('/', '--')}"
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs" / "main").write_text("0" * 40)
-    tiny_model(repository / "snapshots" / ("0" * 40), max_position_embeddings=8192)
+    for model in MODELS:
+        repository = cache / f"models--{model.replace('/', '--')}"
+        (repository / "refs").mkdir(parents=True)
+        (repository / "refs" / "main").write_text("0" * 40)
+        tiny_model(repository / "snapshots" / ("0" * 40), max_position_embeddings=8192)
     return cache
 
 
@@ -79,6 +110,9 @@ def desk(tmp_path, monkeypatch, hub, index) -> Path:
         (tmp_path / name).write_text(text)
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, GSM8K)))
     (tmp_path / "mine.jsonl").write_text(json.dumps({"question": "The capital of Norway?", "answer": "Oslo"}))
+    (tmp_path / "sharegpt.jsonl").write_text(json.dumps(SHAREGPT))
+    parquet(tmp_path / "verl.parquet", [VERL])
+    parquet(tmp_path / "search_r1.parquet", [SEARCH_R1])
     (tmp_path / "search_cache.json").write_text(json.dumps({"Oslo": "Page 1: The capital of Norway."}))
     shutil.copytree(index, tmp_path / "wiki.index")
     shutil.copy(REPOSITORY / "tests" / "helpers" / "mcp_server.py", tmp_path / "weather.py")
@@ -144,6 +178,43 @@ def test_the_snippet_of_the_class_is_valid(desk, monkeypatch):
     run(Snippet(Path("ARPOConfig"), 1, "python", textwrap.dedent(indented)), {"ARPOConfig": ARPOConfig})
 
 
+def test_the_agent_in_one_file_is_valid(desk):
+    """As `python shop.py` would run it; a function of a script is one of `__main__`."""
+    names = runpy.run_path("shop.py", run_name="__main__")
+    _, task, tools = read_env_config({"model_name_or_path": MODEL, **names["config"].env_config})
+    question = task.question(0, tuple(tools))
+    item = question.messages[-1][1].split()[-2]
+    assert (list(tools), question.answers) == (["price"], (str(names["PRICES"][item]),))
+    # The worked example in the prompt is what the protocol would write.
+    example, protocol = question.messages[1][1], TagProtocol((*tools, "search"), tools)
+    call, _, answer = example.partition("\n<result> 310 </result>\n")
+    assert (protocol.parse(call), protocol.parse(answer)) == (CallRequest("price", "sofa"), Answer("310"))
+    assert protocol.render("310") == "\n<result> 310 </result>\n"
+
+
+def test_a_shop_that_is_down_is_not_the_models_fault(desk, monkeypatch):
+    monkeypatch.setenv("SHOP", f"http://127.0.0.1:{free_port()}")
+    tool = find_tool("stock:stock")(timeout_s=5)
+    with pytest.raises(BrokenToolError, match=r"^The shop cannot be reached: ConnectError"):
+        call(tool, "lamp")
+
+
+def test_what_verl_and_search_r1_wrote_is_asked(desk):
+    verl = DatasetTask(task="parquet", path="verl.parquet").question(0)
+    search_r1 = DatasetTask(task="hotpotqa", path="search_r1.parquet").question(0)
+    assert (verl.messages, verl.answers, verl.ability) == ((("user", "What is 1 + 1?"),), ("2",), "math")
+    assert search_r1.messages == (("user", "Who was first on the moon?"),)
+    assert (search_r1.answers, search_r1.ability) == (("Neil Armstrong", "Armstrong"), "qa")
+
+
+def test_a_cold_start_reads_what_the_page_converts(desk):
+    (snippet,) = [one for one in snippets(REPOSITORY / "docs" / "data.md", "python") if "transcripts.jsonl" in one.text]
+    run(snippet, {})
+    (messages,) = read_transcripts("transcripts.jsonl").values()
+    said = [segment.text for segment in split_transcript(byte_tokenizer(), messages) if segment.generated]
+    assert said == ["<python> print(6 * 7) </python>", "<answer> \\boxed{42} </answer>", "<|im_end|>"]
+
+
 def test_the_calculator_answers_a_wrong_call(desk):
     async def played():
         play = trunk_of(importlib.import_module("calculator").calculator)
@@ -161,16 +232,19 @@ def test_the_credit_is_tree_rls(desk):
     # The returns have the ddof = 1 variance 10 / 3.
     for normalize_std, scale in ((False, 1.0), (True, (10 / 3) ** 0.5 + 1e-6)):
         found = by_node("tree_rl:node_values", normalize_std=normalize_std)
-        for row, wanted in zip(found, expected, strict=True):
-            assert row == pytest.approx([a / scale for a in wanted], abs=1e-14)
+        for credits, wanted in zip(found, expected, strict=True):
+            assert credits == pytest.approx([a / scale for a in wanted], abs=1e-14)
+
+
+def is_study(snippet: Snippet) -> bool:
+    return snippet.text.startswith("# my_study.yaml")
 
 
 def test_yaml_snippets_are_configurations_of_environments(desk):
     from rllib_arpo.commands import evaluate
-    from rllib_arpo.envs.env_config import read_env_config
     from rllib_arpo.evaluation.arguments import read_env_configs
 
-    (snippet,) = [snippet for page in PAGES for snippet in snippets(page, "yaml") if page.name != "compare.md"]
+    (snippet,) = [snippet for page in PAGES for snippet in snippets(page, "yaml") if not is_study(snippet)]
     Path("tools.yaml").write_text(snippet.text)
     parser = argparse.ArgumentParser()
     evaluate.add_arguments(parser)
@@ -185,7 +259,7 @@ def test_yaml_snippets_are_configurations_of_environments(desk):
 def test_the_study_of_the_page_has_arms_that_its_recipe_knows(desk):
     from release.evidence.study_file import read_study
 
-    (snippet,) = [snippet for page in PAGES for snippet in snippets(page, "yaml") if page.name == "compare.md"]
+    (snippet,) = [snippet for page in PAGES for snippet in snippets(page, "yaml") if is_study(snippet)]
     Path("my_study.yaml").write_text(snippet.text)
     study, recipe = read_study(Path("my_study.yaml")), importlib.import_module("my_recipe")
     for arm in study.arms.values():

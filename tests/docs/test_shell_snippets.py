@@ -109,6 +109,14 @@ def pytest_(words: Sequence[str]) -> None:
     assert all((REPOSITORY / word).exists() for word in words if not word.startswith("-"))
 
 
+def hf(words: Sequence[str]) -> None:
+    """The command line of the Hugging Face hub; typer parses it, and would download."""
+    assert words[0] == "download"
+    program = Path(sys.executable).with_name("hf")
+    known = subprocess.run([program, "download", "--help"], capture_output=True, text=True, check=True).stdout
+    assert all(word in known for word in words if word.startswith("--"))
+
+
 def docker(words: Sequence[str]) -> None:
     assert (REPOSITORY / words[words.index("-f") + 1]).is_file()
 
@@ -122,6 +130,7 @@ PROGRAMS: dict[str, Callable[[Sequence[str]], None]] = {
     "pip": pip,
     "pytest": pytest_,
     "docker": docker,
+    "hf": hf,
 }
 
 

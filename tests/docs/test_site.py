@@ -20,4 +20,4 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
     reference = (tmp_path / "api" / "algorithms.html").read_text()
     assert "num_initial_rollouts" in reference
-    assert (tmp_path / "own.html").is_file()
+    assert (tmp_path / "agent.html").is_file()

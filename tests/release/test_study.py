@@ -208,7 +208,7 @@ def test_a_row_has_all_columns(tmp_path):
 
 
 def test_a_study_of_a_recipe_in_a_folder_of_its_own(tmp_path, model_folder, monkeypatch):
-    """As docs/compare.md has it: the current folder has the recipe, the file and the rows."""
+    """As docs/evaluate.md has it: the current folder has the recipe, the file and the rows."""
     (tmp_path / "my_recipe.py").write_text("from tests.release.tiny_recipe import *\n")
     arms = "arms:\n  grpo: --algo GRPO\n"
     text = (

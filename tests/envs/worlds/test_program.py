@@ -112,7 +112,7 @@ async def test_a_program_is_cancelled_with_its_trajectory():
 async def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, monkeypatch):
     """A model that never says the same twice: with its cache forks are what their parents were."""
     (snippet,) = [
-        snippet for snippet in snippets(REPOSITORY / "docs" / "own.md", "python") if snippet.file == "lamp.py"
+        snippet for snippet in snippets(REPOSITORY / "docs" / "environments.md", "python") if snippet.file == "lamp.py"
     ]
     names: dict = {}
     monkeypatch.chdir(tmp_path)
