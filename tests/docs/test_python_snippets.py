@@ -121,7 +121,7 @@ def desk(tmp_path, monkeypatch, hub, index) -> Path:
         sys.modules.pop(name.removesuffix(".py"), None)
 
 
-def validate(algorithm: str | None = None, *, config: ARPOConfig, callbacks: Any = ()) -> None:
+def validate(algorithm: str | None = None, *, config: ARPOConfig, **_of_tune: Any) -> None:
     """In the place of `tune.run`. Validates as before Ray starts: the machine need not have the printed GPUs."""
     from ray.tune.registry import get_trainable_cls
 
