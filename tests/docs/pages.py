@@ -17,8 +17,6 @@ PAGES = [
     REPOSITORY / "release" / "benchmarks" / "README.md",
     *(path for path in sorted((REPOSITORY / "docs").rglob("*.md")) if "_build" not in path.parts),
 ]
-#: A page that is shown within another one.
-_INCLUDED = re.compile(r"^```\{include\} (.*)\n```$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +56,8 @@ def links(page: Path) -> list[str]:
 
 
 def headings(page: Path) -> list[str]:
-    """The page's headings, and those of pages that it includes."""
-    text = _INCLUDED.sub(lambda found: (page.parent / found[1]).read_text(), page.read_text())
-    tokens = _tokens(text)
+    """The page's headings."""
+    tokens = _tokens(page.read_text())
     return [_plain(following) for token, following in itertools.pairwise(tokens) if _opens_heading(token)]
 
 

@@ -40,7 +40,7 @@ from tests.helpers.other_python import free_port
 from tests.helpers.parquet import parquet, row
 
 #: Other readers of snippets: tests/docs/test_shell_snippets.py and Sphinx. Text is pictures and folders.
-ELSEWHERE = {"sh", "text", "{include} ../CONTRIBUTING.md", "{include} ../release/benchmarks/README.md", "{toctree}",
+ELSEWHERE = {"sh", "text", "{toctree}",
              "{eval-rst}"}  # fmt: skip
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 MODELS = (MODEL, "Qwen/Qwen2.5-3B-Instruct")

@@ -121,7 +121,12 @@ def docker(words: Sequence[str]) -> None:
     assert (REPOSITORY / words[words.index("-f") + 1]).is_file()
 
 
+def git(words: Sequence[str]) -> None:
+    assert words[0] == "clone"
+
+
 PROGRAMS: dict[str, Callable[[Sequence[str]], None]] = {
+    "git": git,
     "python": python,
     "rllib-arpo": rllib_arpo,
     "make": make,
