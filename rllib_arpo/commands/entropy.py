@@ -12,21 +12,13 @@ import argparse
 import dataclasses
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
 from rllib_arpo.errors import CommandError, command_errors
-from rllib_arpo.evaluation.arguments import (
-    MODEL_HELP,
-    add_sampling_arguments,
-    positive,
-)
-from rllib_arpo.evaluation.entropy.summary import EntropySettings, TaskEntropy, as_json, print_report, task_entropy
-from rllib_arpo.evaluation.plan import Arm, EvaluationSettings
-from rllib_arpo.evaluation.results import StoredArm
+from rllib_arpo.evaluation.arguments import MODEL_HELP, add_sampling_arguments, positive
+from rllib_arpo.evaluation.entropy import EntropySettings, as_json, print_entropy, task_entropy
 from rllib_arpo.evaluation.runner import VOCAB_SIZE, answered
 from rllib_arpo.files import write_json
 from rllib_arpo.options.rules import FINITE, POSITIVE, PROBABILITY, at_least
@@ -59,15 +51,40 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
+    # It imports matplotlib.
+    from rllib_arpo.evaluation.entropy_figure import write_figure
+
     begin = time.perf_counter()
     with command_errors():
         entropy_settings = _entropy_settings(args)
+    found, figures = [], []
     with answered(args, [args.model]) as (settings, folder, stored):
-        arms = [arm for arm, _ in stored]
-        found = [_task_entropy(results_of, entropy_settings) for _, results_of in stored]
-        figures = _write_figures(folder, found, arms, entropy_settings, settings)
-        _write_summary(folder / SUMMARY, found, arms, settings, args, argv, time.perf_counter() - begin)
-    print_report(found, entropy_settings)
+        for arm, results in stored:
+            questions = list(results.questions())
+            if not any(True for question in questions for _ in question.turns()):
+                raise CommandError(f"The task {arm.task!r}: no turn was sampled; all trajectories failed.")
+            vocab_size = questions[0].settings[VOCAB_SIZE]
+            found.append(task_entropy(arm.task, questions, vocab_size, entropy_settings))
+            # A task may be called "module:Class".
+            figures.append(f"entropy-{arm.task.replace(':', '.')}.png")
+            title = (
+                f"{arm.model.label}, {arm.task}: {len(questions)} questions, {settings.samples} samples each, "
+                f"temperature {settings.temperature:g}"
+            )
+            write_figure(folder / figures[-1], found[-1], entropy_settings, title)
+        model = stored[0][0].model
+        own = ("window", "positions", "entropy_normalization", *BRANCHING_OPTIONS)
+        summary = {
+            **origin("entropy", argv, time.perf_counter() - begin),
+            "model": model.name,
+            "model_fingerprint": model.fingerprint,
+            "vocab_size": vocab_size,
+            "settings": dataclasses.asdict(settings) | {name: getattr(args, name) for name in own},
+            "env_configs": {arm.task: without_secrets(arm.own_config) for arm, _ in stored},
+            "tasks": [as_json(task) for task in found],
+        }
+        write_json(folder / SUMMARY, summary)
+    print_entropy(found, entropy_settings)
     print(f"The record, the summary and {', '.join(figures)} are in {folder}.")
     return 0
 
@@ -77,55 +94,3 @@ def _entropy_settings(args: argparse.Namespace) -> EntropySettings:
     for name, rule in BRANCHING_OPTIONS.items():
         rule.check(name, getattr(params, name))
     return EntropySettings(args.window, args.positions, args.entropy_normalization, params)
-
-
-def _task_entropy(stored: StoredArm, settings: EntropySettings) -> TaskEntropy:
-    questions = list(stored.questions())
-    if not any(True for question in questions for _ in question.turns()):
-        raise CommandError(f"The task {stored.task!r}: no turn was sampled; all trajectories failed.")
-    return task_entropy(stored.task, questions, questions[0].settings[VOCAB_SIZE], settings)
-
-
-def _write_figures(
-    folder: Path,
-    found: Sequence[TaskEntropy],
-    arms: Sequence[Arm],
-    entropy_settings: EntropySettings,
-    settings: EvaluationSettings,
-) -> list[str]:
-    """Draws a figure for each task; returns the names of the files."""
-    from rllib_arpo.evaluation.entropy.figure import write_figure
-
-    names = []
-    for task, arm in zip(found, arms, strict=True):
-        title = (
-            f"{arm.model.label}, {task.task}: {task.num_questions} questions, {settings.samples} samples each, "
-            f"temperature {settings.temperature:g}"
-        )
-        # A task may be called "module:Class".
-        names.append(f"entropy-{task.task.replace(':', '.')}.png")
-        write_figure(folder / names[-1], task, entropy_settings, title)
-    return names
-
-
-def _write_summary(
-    path: Path,
-    found: Sequence[TaskEntropy],
-    arms: Sequence[Arm],
-    settings: EvaluationSettings,
-    args: argparse.Namespace,
-    argv: Sequence[str],
-    seconds: float,
-) -> None:
-    model = arms[0].model
-    own = {name: getattr(args, name) for name in ("window", "positions", "entropy_normalization")}
-    summary: dict[str, Any] = {
-        **origin("entropy", argv, seconds),
-        "model": model.name,
-        "model_fingerprint": model.fingerprint,
-        "vocab_size": found[0].vocab_size,
-        "settings": dataclasses.asdict(settings) | own | {name: getattr(args, name) for name in BRANCHING_OPTIONS},
-        "env_configs": {arm.task: without_secrets(arm.own_config) for arm in arms},
-        "tasks": [as_json(task) for task in found],
-    }
-    write_json(path, summary)

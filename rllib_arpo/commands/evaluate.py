@@ -16,28 +16,15 @@ its seeds, whose scores are averaged. A model that was evaluated into the same f
 import argparse
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from rllib_arpo.errors import INTERRUPTED, command_errors
-from rllib_arpo.evaluation.arguments import (
-    MODEL_HELP,
-    add_sampling_arguments,
-    names_in,
-)
-from rllib_arpo.evaluation.method_table import (
-    MethodTable,
-    Scores,
-    as_json,
-    method_table,
-    metric_names,
-    print_method_table,
-)
-from rllib_arpo.evaluation.metrics import ArmMetrics, arm_metrics, score_of
+from rllib_arpo.evaluation.arguments import MODEL_HELP, add_sampling_arguments, names_in
+from rllib_arpo.evaluation.metrics import arm_metrics
 from rllib_arpo.evaluation.model_folders import split_methods
-from rllib_arpo.evaluation.plan import STYLES, TOOLS, Arm, EvaluationSettings
-from rllib_arpo.evaluation.report import SUMMARY, print_report, task_reports, write_summary
-from rllib_arpo.evaluation.results import StoredArm
+from rllib_arpo.evaluation.plan import STYLES
+from rllib_arpo.evaluation.report import SUMMARY, method_rows, print_report, task_reports, write_summary
 from rllib_arpo.evaluation.runner import answered
 from rllib_arpo.redaction import without_secrets
 
@@ -69,47 +56,17 @@ def _evaluate(args: argparse.Namespace, argv: Sequence[str]) -> None:
         names, methods = split_methods([*args.model, *args.compare])
     check = _check_mlflow if args.mlflow else lambda: None
     with answered(args, names, names_in(args.baselines), check=check) as (settings, folder, stored):
-        _report(stored, folder, settings, methods, argv, begin)
+        arms = [arm for arm, _ in stored]
+        metrics = {arm.name: arm_metrics(results.questions()) for arm, results in stored}
+        reports, rows = task_reports(arms, metrics, settings), method_rows(arms, metrics, methods)
+        write_summary(folder / SUMMARY, arms, reports, rows, settings, argv, time.perf_counter() - begin)
+        print_report(reports, rows if len(reports) > 1 or methods else ())
+        print(
+            f"The record and the summary are in {folder}; `rllib-arpo show {folder}` draws the questions."
+            f" This command took {time.perf_counter() - begin:.0f} s."
+        )
         if args.mlflow:
             _log_to_mlflow(folder)
-
-
-def _report(
-    stored: Sequence[tuple[Arm, StoredArm]],
-    folder: Path,
-    settings: EvaluationSettings,
-    methods: Mapping[str, str],
-    argv: Sequence[str],
-    begin: float,
-) -> None:
-    arms = [arm for arm, _ in stored]
-    metrics = {arm.name: arm_metrics(results.questions()) for arm, results in stored}
-    reports, table = task_reports(arms, metrics, settings), _method_table(arms, metrics, methods)
-    seconds = time.perf_counter() - begin
-    write_summary(folder / SUMMARY, arms, metrics, reports, settings, argv, seconds, as_json(table))
-    print_report(reports)
-    if len(table.metrics) > 1 or methods:
-        print_method_table(table)
-    print(
-        f"The record and the summary are in {folder}; `rllib-arpo show {folder}` draws the questions."
-        f" This command took {seconds:.0f} s."
-    )
-
-
-def _method_table(arms: Sequence[Arm], metrics: Mapping[str, ArmMetrics], methods: Mapping[str, str]) -> MethodTable:
-    # The first model with tools is the reference, as in the tables of the tasks.
-    ordered = sorted(arms, key=lambda arm: arm.style != TOOLS or arm.model != arms[0].model)
-    scores = [
-        Scores(
-            model=arm.model.name,
-            method=methods.get(arm.model.name),
-            style=arm.style,
-            task=arm.task,
-            values=metrics[arm.name].values[score_of(arm.task)],
-        )
-        for arm in ordered
-    ]
-    return method_table(scores, metric_names(arms))
 
 
 def _check_mlflow() -> None:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rllib_arpo.errors import CommandError, command_errors
-from rllib_arpo.show.pages import last_questions, pairs, write_pages
+from rllib_arpo.show.pages import last_questions, make_pages, pairs, write_files
 
 #: Defaults of --output, without and with --plots, and of --limit.
 PAGES, PLOTS, LIMIT = "pages", "plots", 200
@@ -47,9 +47,9 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
             title, shown = f"{before} and {after}", pairs(before, after, args.question, limit)
         else:
             title, shown = args.record, last_questions(args.record, args.question, limit)
-        paths = write_pages(Path(args.output or PAGES), title, shown)
-    more = f" and {len(paths) - 1} pages" if len(paths) > 1 else ""
-    print(f"{paths[0]}{more}: open it in a browser.")
+        *pages, last = write_files(Path(args.output or PAGES), make_pages(title, shown))
+    more = f" and {len(pages)} pages" if pages else ""
+    print(f"{last}{more}: open it in a browser.")
     return 0
 
 
@@ -65,7 +65,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _draw_plots(place: str, output: Path) -> int:
     # They import matplotlib.
-    from rllib_arpo.plots.gallery import PAGE, draw_all, plot_files, write_files
+    from rllib_arpo.plots.gallery import PAGE, draw_all, plot_files
     from rllib_arpo.plots.run_data import read_run, trial_folders
 
     folder, *others = trial_folders(Path(place))

@@ -1,9 +1,9 @@
-"""The command-line options that all commands share which sample a model's answers."""
+"""The command-line options of `rllib-arpo evaluate` and `rllib-arpo entropy`, and what they state."""
 
 import argparse
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +63,6 @@ def read_settings(args: argparse.Namespace) -> EvaluationSettings:
     )
 
 
-def questions_in_flight(args: argparse.Namespace, settings: EvaluationSettings) -> int:
-    return args.questions_in_flight or max(1, TRAJECTORIES_IN_FLIGHT // settings.samples)
-
-
 def read_env_configs(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """task -> the user's `env_config` keys, from `--env-config`, `--data` and `--data-root`."""
     own = read_mapping(args.env_config, "--env-config")
@@ -82,7 +78,10 @@ def read_env_configs(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     if (every := configs.pop(EVERY_TASK, None)) is not None:
         configs |= {task: every | configs.get(task, {}) for task in chosen_tasks(args)}
     if args.data_root is not None:
-        configs = with_data_files(Path(args.data_root).expanduser().resolve(), chosen_tasks(args), configs)
+        for task in chosen_tasks(args):
+            keys = configs.setdefault(task, {})
+            if "path" in task_keys(task) and not any(keys.get(key) for key in ("path", "hub_id")):
+                keys["path"] = str(_data_file(Path(args.data_root).expanduser().resolve(), task))
     return configs
 
 
@@ -91,30 +90,8 @@ def chosen_tasks(args: argparse.Namespace) -> list[str]:
     return list(dict.fromkeys([*suite_tasks(names_in(args.suite)), *names_in(args.tasks)]))
 
 
-def with_data_files(
-    root: Path, tasks: Sequence[str], configs: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, Any]]:
-    """`configs` with a path below `root` for each of `tasks` that reads a file and states none.
-
-    The file of the task "simpleqa" is simpleqa.jsonl, or simpleqa/test.jsonl as in the authors' repository, in lower or
-    upper case; .json and .parquet are as good.
-
-    Args:
-        configs: task -> `env_config` keys.
-
-    Raises:
-        ValueError: a task has no file there, or two.
-    """
-    complete = {task: dict(keys) for task, keys in configs.items()}
-    for task in tasks:
-        keys = complete.setdefault(task, {})
-        reads_file = "path" in task_keys(task)
-        if reads_file and not any(keys.get(key) for key in ("path", "hub_id")):
-            keys["path"] = str(_data_file(root, task))
-    return complete
-
-
 def _data_file(root: Path, task: str) -> Path:
+    """E.g. simpleqa.jsonl, or simpleqa/test.jsonl as in the authors' repository, in lower or upper case."""
     if not root.is_dir():
         raise ValueError(f"--data-root {root}: no such folder.")
     names = {f"{task}{suffix}" for suffix in SUFFIXES} | {f"{task}/test{suffix}" for suffix in SUFFIXES}

@@ -1,12 +1,10 @@
-"""From the record to metrics: each metric of an arm with its interval, differences, and which one is a task's score."""
+"""From the record to the metrics of an arm, and which of them is a task's score."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_arpo.core.intervals import Estimate, estimate_all, paired_differences
 from rllib_arpo.core.pass_at_k import is_correct, pass_at_k
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, ToolStatus, Trajectory
 from rllib_arpo.envs.support.validation import check_known
@@ -59,52 +57,22 @@ def suite_tasks(suites: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(task for suite in suites for task in SUITES[suite]))
 
 
-@dataclass(frozen=True, slots=True)
-class ArmMetrics:
-    """The metrics of one arm.
-
-    Attributes:
-        question_ids: [Q].
-        values: metric -> [Q] or [Q, S]; a metric leaves out the questions that lack it.
-        commits: the commits that evaluated the questions.
-    """
-
-    question_ids: tuple[str, ...]
-    values: dict[str, np.ndarray]
-    commits: tuple[str | None, ...]
-
-    def estimates(self) -> dict[str, Estimate]:
-        """Metric -> its mean and interval."""
-        return estimate_all(self.values)
+#: Metric -> [Q] or [Q, S]; a metric leaves out the questions that lack it.
+Metrics = dict[str, np.ndarray]
 
 
-def arm_metrics(questions: Iterable[RecordedQuestion]) -> ArmMetrics:
+def arm_metrics(questions: Iterable[RecordedQuestion]) -> Metrics:
     """Turns the questions of an arm into arrays; drops the transcripts."""
-    ids, commits = [], []
     columns: dict[str, list[list[float | None]]] = {name: [] for name in SAMPLE_METRICS}
     for question in questions:
-        ids.append(question.tree.question_id)
         samples = [(sample, question.answers[sample.agent_id]) for sample in question.tree.trajectories]
-        commits.append(samples[0][1].commit)
         for name, metric in SAMPLE_METRICS.items():
             columns[name].append([metric(*sample) for sample in samples])
     values = {name: np.array([row for row in column if None not in row], float) for name, column in columns.items()}
-    values |= _passes(values[f"{PASS}1"])
-    return ArmMetrics(tuple(ids), values, tuple(dict.fromkeys(commits)))
+    return values | _passes(values[f"{PASS}1"])
 
 
-def differences(first: ArmMetrics, second: ArmMetrics) -> dict[str, Estimate]:
-    """Metric -> the mean of second - first over their questions, with its interval.
-
-    Raises:
-        ValueError: they asked different questions.
-    """
-    if first.question_ids != second.question_ids:
-        raise ValueError("Rows with different questions cannot be compared.")
-    return paired_differences(first.values, second.values)
-
-
-def _passes(correct: np.ndarray) -> dict[str, np.ndarray]:
+def _passes(correct: np.ndarray) -> Metrics:
     """pass@2 .. pass@S, each [Q], of [Q, S] correct (1) or wrong (0) samples."""
     if correct.ndim < 2:
         return {}

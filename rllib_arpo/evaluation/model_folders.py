@@ -1,7 +1,5 @@
 """The models that `--model` may name: a Hugging Face model, or a checkpoint of ARPO."""
 
-import logging
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +9,8 @@ from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.policy.module_checkpoint import MODULE, export_model
 
-logger = logging.getLogger("rllib_arpo")
-
-
 #: Files that determine a model's behaviour.
 _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "config.json", "tokenizer*", "chat_template*", "adapter_*.json")
-_EXPORTED = "exported-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +31,7 @@ class Model:
 
 
 def resolve_models(names: Sequence[str], folder: Path, dtype: str) -> list[Model]:
-    """Finds the models; checkpoints are exported into `folder` (`remove_exported` takes them away again).
+    """Finds the models; checkpoints are exported into `folder`.
 
     Args:
         names: as the user wrote them; duplicates count once.
@@ -73,12 +67,6 @@ def split_methods(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
     return models, methods
 
 
-def remove_exported(models: Sequence[Model]) -> None:
-    """Deletes the folders into which `resolve_models` exported these models."""
-    for path in {model.path for model in models if model.path != model.name}:
-        shutil.rmtree(path)
-
-
 def short_labels(names: Sequence[str]) -> dict[str, str]:
     """name -> the fewest last components of its path that distinguish it from the others."""
     labels = {}
@@ -101,7 +89,10 @@ def _resolve(name: str, label: str, folder: Path, dtype: str) -> Model:
     module = Path(name) / MODULE
     if module.is_dir():
         mark = fingerprint(file for part in module.iterdir() for file in _model_files(part))
-        return Model(name, label, _export(name, folder / f"{_EXPORTED}{mark}-{dtype}", dtype), mark)
+        target = folder / mark
+        if not target.is_dir():
+            export_model(name, target, dtype)
+        return Model(name, label, str(target), mark)
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise CommandError(f"{name} is neither a Hugging Face model (it has no config.json) nor a checkpoint of ARPO.")
     with command_errors():
@@ -109,15 +100,6 @@ def _resolve(name: str, label: str, folder: Path, dtype: str) -> Model:
     if Path(name).is_dir():
         return Model(name, label, name, fingerprint(_model_files(Path(name))))
     return Model(name, label, name, getattr(config, "_commit_hash", None))
-
-
-def _export(checkpoint: str, target: Path, dtype: str) -> str:
-    if not target.is_dir():
-        logger.info("Exporting the model of %s.", checkpoint)
-        partial = target.with_name(f"{target.name}.partial")
-        export_model(checkpoint, partial, dtype)
-        partial.rename(target)
-    return str(target)
 
 
 def _model_files(folder: Path) -> list[Path]:

@@ -16,11 +16,23 @@ from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.evaluation.model_folders import Model
+from rllib_arpo.options.rules import NOT_NEGATIVE, POSITIVE, Rule, at_least, optional
 from rllib_arpo.rollout.settings import RolloutSettings
 
 TOOLS, DIRECT = "tools", "direct"
 #: Prompting style -> what it changes in the task's `env_config`. "tools": the task's own tools, or those of the user.
 STYLES: dict[str, dict[str, Any]] = {DIRECT: {"tools": {}}, TOOLS: {}}
+#: The rules of settings that a command line states; those of `Reshaping` and `env_config` are checked there.
+RULES = {
+    "samples": at_least(1),
+    "temperature": NOT_NEGATIVE,
+    "seed": Rule("an integer from 0 to 2**32 - 1", lambda value: 0 <= value < 1 << 32),
+    "limit": optional(at_least(1)),
+    "max_context_tokens": at_least(1),
+    "max_response_tokens": at_least(1),
+    "max_turn_tokens": optional(at_least(1)),
+    "question_deadline_s": POSITIVE,
+}
 #: The key of `env_config` that limits the calls of each tool.
 TOOL_LIMITS = "max_calls_per_tool"
 
@@ -67,27 +79,11 @@ class EvaluationSettings:
     entropy_estimator: str = "exact"
 
     def __post_init__(self) -> None:
-        for key in ("samples", "limit", "max_context_tokens", "max_response_tokens", "max_turn_tokens"):
-            value = getattr(self, key)
-            if value is not None and value < 1:
-                raise ValueError(f"{key}={value}: must be at least 1.")
-        if not 0 < self.question_deadline_s < float("inf"):
-            raise ValueError(f"question_deadline={self.question_deadline_s}: must be a number of seconds > 0.")
-        if not 0 <= self.temperature < float("inf"):
-            raise ValueError(f"temperature={self.temperature}: must be a number >= 0.")
-        if not 0 <= self.seed < 1 << 32:
-            raise ValueError(f"seed={self.seed}: must be from 0 to 2**32 - 1.")
+        for key, rule in RULES.items():
+            rule.check(key, getattr(self, key))
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(f"samples={self.samples}: at temperature 0 all samples are equal, take 1.")
-        self._check_reshaping()
-
-    def _check_reshaping(self) -> None:
-        penalty = self.reshaping.repetition_penalty
-        for key in ("top_p", "top_k"):
-            value = getattr(self, key)
-            if value is not None and self.temperature == 0:
-                raise ValueError(f"{key}={value}: at temperature 0 the likeliest token is taken, leave {key} out.")
-        if self.entropies and penalty != 1:
+        if (penalty := self.reshaping.repetition_penalty) != 1 and self.entropies:
             raise ValueError(
                 f"repetition_penalty={penalty}: entropies are not measured beside it, leave one of them out."
             )
@@ -105,9 +101,8 @@ class EvaluationSettings:
         """
         keys = ("max_context_tokens", "max_response_tokens", "max_turn_tokens", "max_tool_calls", "protocol")
         shared = {key: getattr(self, key) for key in keys}
-        shared |= {
-            key: value for key, value in (("split", TEST), ("few_shot", self.few_shot)) if key in task_keys(task)
-        }
+        of_task = {"split": TEST, "few_shot": self.few_shot}
+        shared |= {key: value for key, value in of_task.items() if key in task_keys(task)}
         given = {key: value for key, value in shared.items() if value is not None}
         complete = {**given, **own, **STYLES[style], "task": task}
         if style == DIRECT:

@@ -1,37 +1,45 @@
-"""The results of an evaluation: a table on the console for every task, arms side by side; all of it as JSON."""
-
-from __future__ import annotations
+"""The tables of an evaluation, on the console and as JSON: arms side by side for each task, and methods by tasks."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rllib_arpo.core.intervals import LEVEL, METHOD, Estimate
-from rllib_arpo.evaluation.metrics import PASS, ArmMetrics, differences
+import numpy as np
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from rllib_arpo.core.intervals import (
+    LEVEL,
+    METHOD,
+    Estimate,
+    average_over_tasks,
+    by_question,
+    estimate_all,
+    paired_differences,
+)
+from rllib_arpo.evaluation.metrics import PASS, Metrics, score_of
+from rllib_arpo.evaluation.model_folders import short_labels
 from rllib_arpo.evaluation.plan import TOOLS, Arm, EvaluationSettings
 from rllib_arpo.files import write_json
 from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import origin
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-
 SUMMARY = "summary.json"
-#: Metric -> (how the table calls it, decimals).
-LABELS: dict[str, tuple[str, int]] = {
-    "exact_match": ("EM", 3),
-    "f1": ("F1", 3),
-    "reward": ("reward", 3),
-    "format_valid": ("format valid", 3),
-    "tool_calls": ("tool calls", 2),
-    "tool_calls_failed": ("failed tool calls", 2),
-    "response_tokens": ("response tokens", 1),
-    "truncated": ("truncated", 3),
-    "masked": ("not finished", 3),
+#: Metric -> (how the tables call it, the format of its values).
+LABELS: dict[str, tuple[str, str]] = {
+    "exact_match": ("EM", ".3f"),
+    "f1": ("F1", ".3f"),
+    "reward": ("reward", ".3f"),
+    "format_valid": ("format valid", ".3f"),
+    "tool_calls": ("tool calls", ".2f"),
+    "tool_calls_failed": ("failed tool calls", ".2f"),
+    "response_tokens": ("response tokens", ".1f"),
+    "truncated": ("truncated", ".3f"),
+    "masked": ("not finished", ".3f"),
 }
 #: Columns of the table if there is no terminal.
 WIDTH = 240
@@ -49,7 +57,7 @@ class TaskReport:
         task, num_questions, num_samples: the questions asked.
         columns: label of an arm -> metric -> estimate.
         differences: label of an arm -> metric -> estimate of that arm minus `reference`.
-        reference: the label of the arm that the others are compared with.
+        reference: the label of the first model's arm with tools.
     """
 
     task: str
@@ -60,59 +68,104 @@ class TaskReport:
     reference: str
 
 
-def print_report(reports: Sequence[TaskReport], console: Console | None = None) -> None:
-    """Prints the tables and a legend; without a terminal, as plain text of at most `WIDTH` columns."""
-    from rich.console import Console
+def task_reports(arms: Sequence[Arm], metrics: Mapping[str, Metrics], settings: EvaluationSettings) -> list[TaskReport]:
+    """The metrics by task.
 
-    console = plain_console(console or Console())
+    Args:
+        metrics: by the name of the arm.
+    """
+    reports = []
+    for task in dict.fromkeys(arm.task for arm in arms):
+        own = [arm for arm in arms if arm.task == task]
+        first = next(arm for arm in own if arm.style == TOOLS)
+        reports.append(
+            TaskReport(
+                task=task,
+                num_questions=len(first.numbers),
+                num_samples=settings.samples,
+                columns={arm.label: estimate_all(metrics[arm.name]) for arm in own},
+                differences={
+                    arm.label: paired_differences(metrics[first.name], metrics[arm.name])
+                    for arm in own
+                    if arm is not first
+                },
+                reference=first.label,
+            )
+        )
+    return reports
+
+
+@dataclass(frozen=True, slots=True)
+class MethodRow:
+    """A method in the table of methods by tasks: a model, or several models that are its seeds.
+
+    Attributes:
+        label: method and style.
+        models: their names.
+        scores: task -> mean over models, samples and questions. `seed_std` is between models, or with one model between
+            samples.
+        average: of the tasks' scores.
+        difference: of `average`, minus that of the first row, question by question; None for the first row.
+    """
+
+    label: str
+    models: Sequence[str]
+    scores: Mapping[str, Estimate]
+    average: Estimate
+    difference: Estimate | None
+
+
+def method_rows(arms: Sequence[Arm], metrics: Mapping[str, Metrics], methods: Mapping[str, str]) -> list[MethodRow]:
+    """The rows of the table; the first model with tools comes first.
+
+    Args:
+        metrics: by the name of the arm.
+        methods: name of a model -> its method; other models have rows of their own.
+    """
+    by_row: dict[tuple[str, str], list[Arm]] = {}
+    for arm in sorted(arms, key=lambda arm: arm.style != TOOLS or arm.model != arms[0].model):
+        by_row.setdefault((methods.get(arm.model.name, arm.model.name), arm.style), []).append(arm)
+    labels = short_labels(list(dict.fromkeys(name for name, _ in by_row)))
+    rows: list[MethodRow] = []
+    first: list[np.ndarray] = []
+    for (name, style), own in by_row.items():
+        values: dict[str, np.ndarray] = {}
+        for task in dict.fromkeys(arm.task for arm in own):
+            found = [metrics[arm.name][score_of(task)] for arm in own if arm.task == task]
+            values[task] = found[0] if len(found) == 1 else np.stack([by_question(v) for v in found], axis=1)
+        first = first or list(values.values())
+        differences = [by_question(b) - by_question(a) for a, b in zip(first, values.values(), strict=True)]
+        rows.append(
+            MethodRow(
+                label=f"{labels[name]} {style}",
+                models=tuple(dict.fromkeys(arm.model.name for arm in own)),
+                scores=estimate_all(values),
+                average=average_over_tasks(list(values.values())),
+                difference=average_over_tasks(differences) if rows else None,
+            )
+        )
+    return rows
+
+
+def print_report(reports: Sequence[TaskReport], methods: Sequence[MethodRow] = ()) -> None:
+    """Prints the tables, that of methods if there are some, and a legend."""
+    console = plain_console()
     for report in reports:
-        console.print(_table(report))
-    for line in legend(reports):
-        console.print(line, highlight=False, markup=False)
+        console.print(_task_table(report))
+    if methods:
+        console.print(_method_table(methods))
+    for line in _legend(reports, methods):
+        print(line)
 
 
-def plain_console(console: Console) -> Console:
-    """The console, or without a terminal one for plain text of `WIDTH` columns."""
-    from rich.console import Console
-
-    return console if console.is_terminal else Console(file=console.file, width=WIDTH, color_system=None)
-
-
-def legend(reports: Sequence[TaskReport]) -> list[str]:
-    """The legend, for the kinds of numbers that occur."""
-    shown = [e for report in reports for column in report.columns.values() for e in column.values()]
-    lines = [f"[low, high]: {LEVEL:.0%} interval, {METHOD} (so over questions and seeds)."]
-    if equal := [e.num_questions for e in shown if e.low is not None and e.low == e.high]:
-        lines.append(
-            f"{ALL_EQUAL}: all questions have this value, so that the interval says nothing about its error"
-            f" (none of {min(equal)} questions is compatible with a share of up to {largest_share(min(equal)):.3f})."
-        )
-    if any(e.num_questions == 1 for e in shown):
-        lines.append("No interval: it takes two questions.")
-    if any(e.seed_std for e in shown):
-        lines.append("sd: standard deviation between seeds (the first sample of every question, the second, ...).")
-    if any(report.differences for report in reports):
-        lines.append(f"{SIGNIFICANT}: the interval of the paired difference does not contain 0.")
-    unfinished = [e for report in reports for c in report.columns.values() if (e := c.get("masked")) and e.value]
-    if unfinished:
-        lines.append(
-            "Warning: some trajectories were not finished (deadline, broken tool, engine). They count as wrong; the"
-            " same command asks those with a broken tool or engine again."
-        )
-    return lines
-
-
-def largest_share(num_questions: int) -> float:
-    """The largest share of questions that a draw of this size misses entirely with probability 1 - `LEVEL`."""
-    return 1 - (1 - LEVEL) ** (1 / num_questions)
+def plain_console() -> Console:
+    """A console; without a terminal it prints plain text of at most `WIDTH` columns."""
+    console = Console()
+    return console if console.is_terminal else Console(width=WIDTH, color_system=None)
 
 
 def plain_table(headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
     """A table whose first column names its rows; the others are numbers. Headers and names are shown as they are."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
     table = Table(title=title and escape(title), title_justify="left", box=box.SIMPLE_HEAD, safe_box=True)
     for i, header in enumerate(headers):
         table.add_column(escape(header), justify="right" if i else "left")
@@ -121,120 +174,132 @@ def plain_table(headers: Sequence[str], rows: Iterable[Sequence[str]], title: st
     return table
 
 
-def _table(report: TaskReport) -> Table:
-    title = f"{report.task}: {report.num_questions} questions, {report.num_samples} samples each"
-    headers = ["", *report.columns, *(f"{label} minus {report.reference}" for label in report.differences)]
+def cell(estimate: Estimate | None, form: str, separator: str = " ") -> str:
+    """Value and interval; "-" for what was not measured."""
+    if estimate is None or estimate.value is None:
+        return "-"
+    value, low, high = f"{estimate.value:{form}}", estimate.low, estimate.high
+    if low is None or high is None:
+        return value
+    return f"{value} {ALL_EQUAL}" if low == high else f"{value}{separator}\\[{low:{form}}, {high:{form}}]"
+
+
+def _mean(estimate: Estimate | None, form: str, separator: str = " ") -> str:
+    """With the standard deviation between seeds."""
+    spread = estimate.seed_std if estimate else None
+    return cell(estimate, form, separator) + (f"{separator}sd {spread:{form}}" if spread else "")
+
+
+def _difference(estimate: Estimate | None, form: str, separator: str = " ") -> str:
+    return cell(estimate, f"+{form}", separator) + (f" {SIGNIFICANT}" if _is_significant(estimate) else "")
+
+
+def _is_significant(difference: Estimate | None) -> bool:
+    if difference is None or difference.low is None or difference.high is None:
+        return False
+    return difference.low < difference.high and not difference.low <= 0 <= difference.high
+
+
+def _task_table(report: TaskReport) -> Table:
+    """pass@1, pass@k for the largest k, then the other metrics that any arm has."""
+    known = {name for column in report.columns.values() for name, e in column.items() if e.value is not None}
+    passes = dict.fromkeys([f"{PASS}1", f"{PASS}{report.num_samples}"])
     rows = []
-    for metric in _shown_metrics(report):
-        name, decimals = metric_label(metric)
-        cells = [cell(column.get(metric), decimals) for column in report.columns.values()]
-        cells += [cell(column.get(metric), decimals, is_difference=True) for column in report.differences.values()]
-        rows.append([name, *cells])
+    for metric in [*passes, *(name for name in LABELS if name in known)]:
+        name, form = metric_label(metric)
+        means = [_mean(column.get(metric), form) for column in report.columns.values()]
+        rows.append([name, *means, *(_difference(each.get(metric), form) for each in report.differences.values())])
+    headers = ["", *report.columns, *(f"{label} minus {report.reference}" for label in report.differences)]
+    title = f"{report.task}: {report.num_questions} questions, {report.num_samples} samples each"
     return plain_table(headers, rows, title)
 
 
-def _shown_metrics(report: TaskReport) -> list[str]:
-    """pass@1, pass@k for the largest k, then the others that any arm has."""
-    known = {name for column in report.columns.values() for name, e in column.items() if e.value is not None}
-    passes = [f"{PASS}1"] + [f"{PASS}{report.num_samples}"] * (report.num_samples > 1)
-    return [*passes, *(name for name in LABELS if name in known)]
+def _method_table(methods: Sequence[MethodRow]) -> Table:
+    first, *others = methods
+    rows = []
+    for row in methods:
+        means = [_mean(estimate, ".3f", "\n") for estimate in (*row.scores.values(), row.average)]
+        count = f"\n({len(row.models)} models)" if len(row.models) > 1 else ""
+        rows.append([f"{row.label}{count}", *means, *[_difference(row.difference, ".3f", "\n")] * bool(others)])
+    headers = ["", *(f"{task}\n{metric_label(score_of(task))[0]}" for task in first.scores), "average"]
+    title = f"{len(methods)} method{'s' * bool(others)}, {len(first.scores)} tasks"
+    return plain_table([*headers, *[f"average minus\n{first.label}"] * bool(others)], rows, title)
 
 
-def metric_label(metric: str) -> tuple[str, int]:
-    """(how tables call a metric, decimals)."""
-    return (f"pass@{metric.removeprefix(PASS)}", 3) if metric.startswith(PASS) else LABELS[metric]
+def metric_label(metric: str) -> tuple[str, str]:
+    """(how tables call a metric, the format of its values)."""
+    return (f"pass@{metric.removeprefix(PASS)}", ".3f") if metric.startswith(PASS) else LABELS[metric]
 
 
-def cell(estimate: Estimate | None, decimals: int, separator: str = " ", is_difference: bool = False) -> str:
-    """Value and interval; the standard deviation between seeds, or of a difference a mark if it is not 0."""
-    if estimate is None or estimate.value is None:
-        return "-"
-    form = f"{'+' if is_difference else ''}.{decimals}f"
-    value, interval, low, high = f"{estimate.value:{form}}", "", estimate.low, estimate.high
-    spread = f"{separator}sd {estimate.seed_std:{form}}" if estimate.seed_std and not is_difference else ""
-    if low is not None and high is not None:
-        interval = f" {ALL_EQUAL}" if low == high else f"{separator}\\[{low:{form}}, {high:{form}}]"
-        if is_difference and low != high and not low <= 0 <= high:
-            spread = f" {SIGNIFICANT}"
-    return value + interval + spread
-
-
-def task_reports(
-    arms: Sequence[Arm], metrics: Mapping[str, ArmMetrics], settings: EvaluationSettings
-) -> list[TaskReport]:
-    """The metrics by task; arms are compared with the first model's arm with tools.
-
-    Args:
-        metrics: by the name of the arm.
-    """
-    reports = []
-    for task in dict.fromkeys(arm.task for arm in arms):
-        own = [arm for arm in arms if arm.task == task]
-        reference = next(arm for arm in own if arm.style == TOOLS)
-        reports.append(
-            TaskReport(
-                task=task,
-                num_questions=len(reference.numbers),
-                num_samples=settings.samples,
-                columns={arm.label: metrics[arm.name].estimates() for arm in own},
-                differences={
-                    arm.label: differences(metrics[reference.name], metrics[arm.name])
-                    for arm in own
-                    if arm is not reference
-                },
-                reference=reference.label,
-            )
+def _legend(reports: Sequence[TaskReport], methods: Sequence[MethodRow]) -> list[str]:
+    """The legend, for the kinds of numbers that occur."""
+    columns = [column for report in reports for column in report.columns.values()]
+    shown = [estimate for column in columns for estimate in column.values()]
+    lines = [f"[low, high]: {LEVEL:.0%} interval, {METHOD} (so over questions and seeds)."]
+    if any(e.low is not None and e.low == e.high for e in shown):
+        lines.append(f"{ALL_EQUAL}: all questions have this value, so that the interval says nothing about its error.")
+    if any(e.num_questions == 1 for e in shown):
+        lines.append("No interval: it takes two questions.")
+    if any(e.seed_std for e in shown):
+        lines.append("sd: standard deviation between seeds (the first sample of every question, the second, ...).")
+    if any(report.differences for report in reports):
+        lines.append(f"{SIGNIFICANT}: the interval of the paired difference does not contain 0.")
+    if methods:
+        lines.append("average: the unweighted mean of the tasks' scores.")
+    if any(len(row.models) > 1 for row in methods):
+        lines.append("(n models): their mean; sd is the standard deviation between them, which no interval covers.")
+    if any((masked := column.get("masked")) and masked.value for column in columns):
+        lines.append(
+            "Warning: some trajectories were not finished (deadline, broken tool, engine). They count as wrong; the"
+            " same command asks those with a broken tool or engine again."
         )
-    return reports
+    return lines
 
 
 def write_summary(
     path: Path,
     arms: Sequence[Arm],
-    metrics: Mapping[str, ArmMetrics],
     reports: Sequence[TaskReport],
+    methods: Sequence[MethodRow],
     settings: EvaluationSettings,
     arguments: Sequence[str],
     seconds: float,
-    methods: Mapping[str, Any],
 ) -> None:
     """Writes the summary, in one step.
 
     Args:
         arguments: of the command line.
         seconds: the duration of this command, without the questions that an earlier one answered.
-        methods: the table of methods, as JSON.
     """
     summary = {
         **origin("evaluate", arguments, seconds),
         "settings": dataclasses.asdict(settings),
         "interval": {"method": METHOD, "level": LEVEL},
-        "arms": [_arm(arm, metrics[arm.name], report) for report in reports for arm in arms if arm.task == report.task],
+        "arms": [_arm(arm, report) for report in reports for arm in arms if arm.task == report.task],
         "differences": [
             {"task": report.task, "arm": label, "minus": report.reference, "metrics": _plain(estimates)}
             for report in reports
             for label, estimates in report.differences.items()
         ],
-        "methods": methods,
+        "methods": [dataclasses.asdict(row) for row in methods],
     }
     write_json(path, summary)
 
 
-def _arm(arm: Arm, metrics: ArmMetrics, report: TaskReport) -> dict[str, Any]:
+def _arm(arm: Arm, report: TaskReport) -> dict[str, Any]:
     return {
         "label": arm.label,
         "model": arm.model.name,
         "model_fingerprint": arm.model.fingerprint,
         "style": arm.style,
         "task": arm.task,
-        "questions": len(metrics.question_ids),
+        "questions": report.num_questions,
         "samples": report.num_samples,
-        "commits": list(metrics.commits),
         "env_config": without_secrets(arm.own_config),
         "metrics": _plain(report.columns[arm.label]),
     }
 
 
-def _plain(estimates: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(estimates: Mapping[str, Estimate]) -> dict[str, Any]:
     """Estimates as JSON: {"value", "low", "high", ...}."""
     return {name: dataclasses.asdict(estimate) for name, estimate in estimates.items()}

@@ -5,7 +5,7 @@ flight. It needs neither Ray nor a learner. Questions are recorded as in trainin
 """
 
 import argparse
-import dataclasses
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +20,11 @@ from rllib_arpo.envs.protocols.protocol import Answer
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import exact_match, token_f1
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.errors import command_errors
-from rllib_arpo.evaluation.arguments import chosen_tasks, questions_in_flight, read_env_configs, read_settings
-from rllib_arpo.evaluation.model_folders import remove_exported, resolve_models
+from rllib_arpo.errors import CHECKS, command_errors
+from rllib_arpo.evaluation.arguments import TRAJECTORIES_IN_FLIGHT, chosen_tasks, read_env_configs, read_settings
+from rllib_arpo.evaluation.model_folders import resolve_models
 from rllib_arpo.evaluation.plan import Arm, EvaluationSettings, check_tasks, make_arms
-from rllib_arpo.evaluation.results import ResultFolder, ResultsError, StoredArm
+from rllib_arpo.evaluation.results import StoredArm, stored_arm
 from rllib_arpo.record.question import BenchmarkAnswer, QuestionFacts, RecordedQuestion
 from rllib_arpo.record.schema import BENCHMARK
 from rllib_arpo.record.tables import stated
@@ -109,36 +109,41 @@ def answered(
     Raises:
         CommandError: something of the command line or of the data is wrong, or the folder cannot be continued.
     """
-    with command_errors():
+    with command_errors((*CHECKS, OSError)):
         settings, own, tasks = read_settings(args), read_env_configs(args), chosen_tasks(args)
         check_tasks(tasks, own, settings)
-        results = ResultFolder(args.output)
-    with command_errors((ResultsError,)):
-        results.keep(dataclasses.asdict(settings))
-    found = resolve_models(models, results.folder, settings.dtype)
-    arms = make_arms(found, baselines, tasks, own, settings)
-    with command_errors():
-        check()
-    with command_errors((ResultsError,)):
-        stored = [(arm, results.arm(arm)) for arm in arms]
+        folder = Path(args.output)
+        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="exported-", dir=folder) as exported:
+        found = resolve_models(models, Path(exported), settings.dtype)
+        arms = make_arms(found, baselines, tasks, own, settings)
+        with command_errors():
+            check()
+        stored = [(arm, stored_arm(folder, arm, settings)) for arm in arms]
         missing = [(arm, place, sorted(set(arm.numbers) - place.numbers())) for arm, place in stored]
-    in_flight = questions_in_flight(args, settings)
-    for model in found:
-        of_model = [each for each in missing if each[0].model == model and each[2]]
-        answer(of_model, settings, in_flight=in_flight, num_threads=args.num_threads)
-    yield settings, results.folder, stored
-    remove_exported(found)
+        in_flight = args.questions_in_flight or max(1, TRAJECTORIES_IN_FLIGHT // settings.samples)
+        for model in found:
+            if of_model := [each for each in missing if each[0].model == model and each[2]]:
+                ask_model(of_model, settings, in_flight, args.num_threads)
+        yield settings, folder, stored
 
 
-@contextmanager
-def running_engine(
-    arms: Sequence[Arm], settings: EvaluationSettings, num_threads: int | None
-) -> Iterator[tuple[Engine, EngineThread]]:
-    """The engine of the one model that all `arms` evaluate, and the thread that owns it.
+def ask_model(
+    missing: Sequence[tuple[Arm, StoredArm, Sequence[int]]],
+    settings: EvaluationSettings,
+    in_flight: int,
+    num_threads: int | None,
+) -> None:
+    """Asks questions of arms of one model, and stores them.
+
+    Args:
+        missing: each arm with its place in the folder of results, and the questions that it lacks, at least one.
+        in_flight: the number of questions in progress at a time.
 
     Raises:
         CommandError: the engine refuses the model or its arguments, or is not installed.
     """
+    arms = [arm for arm, _, _ in missing]
     config = EngineConfig(
         model_name_or_path=arms[0].model.path,
         dtype=settings.dtype,
@@ -147,11 +152,21 @@ def running_engine(
         seed=settings.seed,
         engine_kwargs=dict(settings.engine_kwargs),
     )
-    thread = EngineThread()
+    thread, code = EngineThread(), commit()
     with command_errors():
         engine = thread.call(make_engine, settings.engine, config, timeout_s=None)
     try:
-        yield engine, thread
+        for arm, stored, numbers in missing:
+            print(f"{arm.task}, {arm.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
+            rollout = arm.rollout_settings(settings)
+            states = stated(arm.model.name, rollout) | {VOCAB_SIZE: engine.vocab_size}
+            progress = RolloutProgress(f"{arm.task}, {arm.label}", progress_mode())
+            progress.begin(len(numbers))
+            try:
+                for sampled in ask(arm, numbers, engine, thread, rollout, in_flight, progress.update):
+                    stored.add(recorded(sampled, arm, rollout, code, states))
+            finally:
+                progress.end()
     finally:
         thread.call(engine.close)
         thread.shutdown()
@@ -163,18 +178,17 @@ def ask(
     engine: Engine,
     thread: EngineThread,
     rollout: RolloutSettings,
-    *,
     in_flight: int,
     on_progress: Callable[..., None],
 ) -> Iterator[SampledQuestion]:
     """Yields the questions with these numbers, each as soon as it has ended.
 
-    Raises:
-        RuntimeError: the environment raised an error that belongs to no trajectory; the message has the traceback.
-
     Args:
         in_flight: the number of questions in progress at a time.
         on_progress: as in `QuestionLoop`.
+
+    Raises:
+        RuntimeError: the environment raised an error that belongs to no trajectory; the message has the traceback.
     """
     env = arm.first_env
     others = (env.another() for _ in range(min(in_flight, len(numbers)) - 1))
@@ -186,34 +200,3 @@ def ask(
                 if isinstance(ended, FailedQuestion):
                     raise RuntimeError(f"{arm.task}, question {ended.ref.number}: {ended.failure.traceback}")
                 yield ended
-
-
-def answer(
-    missing: Sequence[tuple[Arm, StoredArm, Sequence[int]]],
-    settings: EvaluationSettings,
-    *,
-    in_flight: int,
-    num_threads: int | None,
-) -> None:
-    """Asks questions of these arms of one model, and stores them.
-
-    Args:
-        missing: each arm with its place in the folder of results, and the questions that it lacks, at least one.
-        in_flight: the number of questions in progress at a time.
-    """
-    if not missing:
-        return
-    code = commit()
-    with running_engine([arm for arm, _, _ in missing], settings, num_threads) as (engine, thread):
-        for arm, stored, numbers in missing:
-            print(f"{arm.task}, {arm.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
-            rollout = arm.rollout_settings(settings)
-            states = stated(arm.model.name, rollout) | {VOCAB_SIZE: engine.vocab_size}
-            progress = RolloutProgress(f"{arm.task}, {arm.label}", progress_mode())
-            progress.begin(len(numbers))
-            options: dict[str, Any] = {"in_flight": in_flight, "on_progress": progress.update}
-            try:
-                for sampled in ask(arm, numbers, engine, thread, rollout, **options):
-                    stored.add(recorded(sampled, arm, rollout, code, states))
-            finally:
-                progress.end()

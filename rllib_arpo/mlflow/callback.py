@@ -59,7 +59,6 @@ class ARPOMLflowCallback(LoggerCallback):
         tracking_uri: an MLflow tracking URI.
         experiment_name: default: MLFLOW_EXPERIMENT_NAME, MLFLOW_EXPERIMENT_ID (of the user's store), "ARPO".
         tags: of every run.
-        all_metrics: also log RLlib's own timers and throughputs (`metric_groups.LEFT_OUT`).
         report: draw the run's plots after every evaluation and at its end, and its trees at its end, and log them as
             the artifacts "plots" and "trees".
         traces: of each file of the trial's record (docs/watch.md), that is, of an iteration's recorded questions and
@@ -76,7 +75,6 @@ class ARPOMLflowCallback(LoggerCallback):
         *,
         experiment_name: str | None = None,
         tags: dict[str, str] | None = None,
-        all_metrics: bool = False,
         report: bool = True,
         traces: int = 8,
     ):
@@ -85,7 +83,6 @@ class ARPOMLflowCallback(LoggerCallback):
         self.tracking_uri = tracking_uri
         self.experiment_name = experiment_name
         self.tags = tags or {}
-        self.all_metrics = all_metrics
         self.report = report
         self.traces = traces
         self._thread: LogThread | None = None
@@ -154,7 +151,6 @@ class ARPOMLflowCallback(LoggerCallback):
             name=str(trial),
             tags=tags,
             experiment=self.experiment_name,
-            all_metrics=self.all_metrics,
             report=self.report,
             traces=self.traces,
         )

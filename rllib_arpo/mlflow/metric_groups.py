@@ -8,7 +8,6 @@ import hashlib
 import numbers
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
@@ -38,12 +37,14 @@ def mlflow_key(name: str) -> str:
     """
     levels = [re.sub(r"[^\w.\- ]", "_", level) for level in name.split("/")]
     key = "/".join("_" if level in ("", ".", "..") else level for level in levels)
-    return key if len(key) <= MAX_KEY_LENGTH else f"{key[: MAX_KEY_LENGTH - 9]}_{_short_hash(name)}"
+    if len(key) <= MAX_KEY_LENGTH:
+        return key
+    return f"{key[: MAX_KEY_LENGTH - 9]}_{hashlib.sha1(name.encode()).hexdigest()[:8]}"
 
 
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
     """A config's leaves without secrets, keyed by path ("env_config/seed"), as at most 6,000 characters each."""
-    return _with_keys((path, str(value)[:MAX_PARAM_LENGTH]) for path, value in _leaves(without_secrets(config)))
+    return {mlflow_key(path): str(value)[:MAX_PARAM_LENGTH] for path, value in _leaves(without_secrets(config))}
 
 
 def flat_metrics(result: Mapping[str, Any], name_of: Callable[[str], str | None] = str) -> dict[str, float]:
@@ -56,7 +57,7 @@ def flat_metrics(result: Mapping[str, Any], name_of: Callable[[str], str | None]
     """
     measured = {key: value for key, value in result.items() if key not in NOT_METRICS}
     numeric = ((name_of(path), _as_float(value)) for path, value in _leaves(measured))
-    return _with_keys((name, value) for name, value in numeric if name is not None and value is not None)
+    return {mlflow_key(name): value for name, value in numeric if name is not None and value is not None}
 
 
 def _leaves(tree: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:
@@ -68,25 +69,12 @@ def _leaves(tree: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]
             yield below, value
 
 
-def _with_keys(items: Iterator[tuple[str, Any]]) -> dict[str, Any]:
-    """Keyed by `mlflow_key`; of two names that would share a key, the later one gets a hash of its own name."""
-    keyed: dict[str, Any] = {}
-    for name, value in items:
-        key = mlflow_key(name)
-        keyed[key if key not in keyed else f"{key[: MAX_KEY_LENGTH - 9]}_{_short_hash(name)}"] = value
-    return keyed
-
-
 def _as_float(value: Any) -> float | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, list) and len(value) == 1:
         return _as_float(value[0])
     return float(value) if isinstance(value, numbers.Real) else None
-
-
-def _short_hash(name: str) -> str:
-    return hashlib.sha1(name.encode()).hexdigest()[:8]
 
 
 _ROLLOUT, _LEARNER = ENV_RUNNER_RESULTS, f"{LEARNER_RESULTS}/{DEFAULT_MODULE_ID}"
@@ -110,49 +98,44 @@ NAMES = {
     "time_this_iter_s": f"{SECONDS}/iteration",
     "time_total_s": f"{SECONDS}/total",
 }
-#: The first part of a path -> the first part of its name.
+#: The beginning of other paths -> that of their names. None: MLflow does not get RLlib's own timers, throughputs and
+#: bookkeeping, and what only repeats another metric.
 PREFIXES = {
     f"{_ROLLOUT}/tools/": f"{TOOLS}/",
     f"{_ROLLOUT}/decisive/": f"{FORKS}/decisive steps ",
     f"{_ROLLOUT}/other/": f"{FORKS}/other steps ",
+    f"{_ROLLOUT}/num_module_steps_": None,
+    f"{_LEARNER}/gradients_default_optimizer_global_norm": None,
+    f"{_LEARNER}/num_module_steps_": None,
+    f"{_LEARNER}/num_trainable_parameters": None,
+    f"{_LEARNER}/num_non_trainable_parameters": None,
+    f"{_LEARNER}/weights_seq_no": None,
     f"{_LEARNER}/": f"{LEARNER}/",
+    f"{LEARNER_RESULTS}/__all_modules__/": None,
     f"{EVALUATION_RESULTS}/{_ROLLOUT}/": f"{EVALUATION}/",
     f"{EVALUATION_RESULTS}/": f"{EVALUATION}/",
+    f"{TIMERS}/": None,
+    "perf/": None,
+    "env_runner_group/": None,
+    "iterations_since_restore": None,
+    "num_env_steps_sampled_lifetime": None,
+    "num_training_step_calls_per_iteration": None,
+    "time_since_restore": None,
+    "timestamp": None,
+    "training_iteration": None,
 }
-#: RLlib's own timers, throughputs and bookkeeping, and what only repeats another metric. A path of `NAMES` stays.
-LEFT_OUT = (
-    "timers/*",
-    "perf/*",
-    "env_runner_group/*",
-    "learners/__all_modules__/*",
-    "*_throughput/*",
-    "env_runners/num_module_steps_*",
-    "learners/default_policy/gradients_default_optimizer_global_norm",
-    "learners/default_policy/num_module_steps_*",
-    "learners/default_policy/num_*trainable_parameters",
-    "learners/default_policy/weights_seq_no",
-    "iterations_since_restore",
-    "num_env_steps_sampled_lifetime",
-    "num_training_step_calls_per_iteration",
-    "time_since_restore",
-    "timestamp",
-    "training_iteration",
-)
 
 
 @lru_cache(maxsize=4096)
-def metric_name(path: str, all_metrics: bool = False) -> str | None:
+def metric_name(path: str) -> str | None:
     """The name of the metric at a path of the result ("env_runners/entropy/delta" -> "3 entropy and forks/entropy
     delta"); None if it is left out.
-
-    Args:
-        all_metrics: nothing is left out; what otherwise would be is in the group `OTHER`.
     """
     if path in NAMES:
         return NAMES[path]
-    if any(fnmatchcase(path, pattern) for pattern in LEFT_OUT):
-        return f"{OTHER}/{path}" if all_metrics else None
-    for prefix, name in PREFIXES.items():
-        if path.startswith(prefix):
-            return name + path.removeprefix(prefix).replace("/", " ")
+    if "_throughput/" in path:
+        return None
+    for beginning, name in PREFIXES.items():
+        if path.startswith(beginning):
+            return name and name + path.removeprefix(beginning).replace("/", " ")
     return f"{OTHER}/{path}"

@@ -76,12 +76,14 @@ class QuestionTrace:
             parent=None,
             name=self.question.tree.question_id,
             kind=QUESTION,
-            seconds=(0.0, self._end_s),
+            times=(0.0, self._end_s),
             inputs=self.question.prompt_text,
             outputs=self._outcomes(),
-            attributes={name: getattr(facts, name) for name in ("purpose", "iteration", "number")}
-            | {"trained": self.question.advantages is not None},
             error=", ".join(self._outages()),
+            purpose=facts.purpose,
+            iteration=facts.iteration,
+            number=facts.number,
+            trained=self.question.advantages is not None,
         )
         for trajectory in self.question.tree.trajectories:
             yield from self._trajectory(trajectory)
@@ -103,15 +105,13 @@ class QuestionTrace:
             parent=trajectory.parent or "",
             name=trajectory_name(trajectory),
             kind=TRAJECTORY,
-            seconds=(begin_s, max([begin_s, *(end_s for _, _, end_s in times)])),
+            times=(begin_s, max([begin_s, *(end_s for _, _, end_s in times)])),
             outputs=turns[-1].text.text if turns else None,
-            attributes={
-                **decision,
-                "reward": question.tree.return_of(trajectory.agent_id),
-                **{name: getattr(trajectory, name) for name in _OF_TRAJECTORY},
-                "advantage": question.advantage(trajectory),
-            },
             error=trajectory.stop_reason if trajectory.stop_reason in OUTAGE_STOP_REASONS else "",
+            **decision,
+            reward=question.tree.return_of(trajectory.agent_id),
+            **{name: getattr(trajectory, name) for name in _OF_TRAJECTORY},
+            advantage=question.advantage(trajectory),
         )
         for turn in turns:
             yield from self._turn(turn)
@@ -121,21 +121,19 @@ class QuestionTrace:
         turn, text, call = placed.turn, placed.text, placed.turn.tool_call
         key = f"{placed.trajectory.agent_id}/{placed.own}"
         begin_s, generated_s, end_s = _times(turn)
-        tokens = {
-            "tokens": len(turn.token_ids),
-            "entropies": [round(entropy, _DIGITS) for entropy in turn.entropies.tolist()],
-            "weight_versions": sorted(set(turn.weight_versions.tolist())),
-            "after_tool": placed.after_tool,
-        }
-        advantages = {} if placed.advantages is None else asdict(placed.advantages)
         yield self._span(
             key,
             parent=placed.trajectory.agent_id,
             name=f"turn {placed.depth + 1}",
             kind=TURN,
-            seconds=(begin_s, end_s),
+            times=(begin_s, end_s),
             outputs=turn.token_ids.tolist() if text.text is None else text.text,
-            attributes=tokens | self._decision(placed) | advantages,
+            tokens=len(turn.token_ids),
+            entropies=[round(entropy, _DIGITS) for entropy in turn.entropies.tolist()],
+            weight_versions=sorted(set(turn.weight_versions.tolist())),
+            after_tool=placed.after_tool,
+            **self._decision(placed),
+            **({} if placed.advantages is None else asdict(placed.advantages)),
         )
         if call is not None:
             yield self._span(
@@ -143,15 +141,13 @@ class QuestionTrace:
                 parent=key,
                 name=call.name or "a tool",
                 kind=TOOL,
-                seconds=(generated_s, end_s),
+                times=(generated_s, end_s),
                 inputs=call.argument,
                 outputs=text.tool_output,
-                attributes={
-                    "seconds": call.latency_s,
-                    "tokens": len(turn.observation),
-                    "new_context": words.new_context(placed) or None,
-                },
                 error=call.status if call.status != ToolStatus.OK else "",
+                seconds=call.latency_s,
+                tokens=len(turn.observation),
+                new_context=words.new_context(placed) or None,
             )
 
     def _span(
@@ -161,18 +157,18 @@ class QuestionTrace:
         parent: str | None,
         name: str,
         kind: str,
-        seconds: tuple[float, float],
+        times: tuple[float, float],
         inputs: Any = None,
         outputs: Any,
-        attributes: Mapping[str, Any],
         error: str = "",
+        **attributes: Any,
     ) -> Span:
         """A span.
 
         Args:
             key: names it within the trace: "" (the root), "0.0" (a trajectory), "0.0/1" (a turn), "0.0/1/tool".
             parent: the key of the span above it; None: it is the root.
-            seconds: begin and end, since the question began.
+            times: begin and end, seconds since the question began.
             inputs, outputs, attributes: what JSON can say; what is None is left out.
             error: why it failed; empty: it did not.
         """
@@ -182,7 +178,7 @@ class QuestionTrace:
             SpanAttributeKey.INPUTS: inputs,
             SpanAttributeKey.OUTPUTS: outputs,
         }
-        begin_ns, end_ns = (self._begin_ns + round(second * 1e9) for second in seconds)
+        begin_ns, end_ns = (self._begin_ns + round(second * 1e9) for second in times)
         return Span.from_dict(
             {
                 "trace_id": _base64(self._number, 16),

@@ -1,7 +1,6 @@
 """The driver's facts of a trial, as `run.json` in the trial's folder: its description, its tags, its status."""
 
 import dataclasses
-import getpass
 import json
 import platform
 import shlex
@@ -13,10 +12,9 @@ from typing import Any
 
 from ray.tune.result import EXPR_ERROR_FILE
 
-from rllib_arpo.core.branching import reads_p, rule_in_words
 from rllib_arpo.files import write_json
 from rllib_arpo.redaction import command_without_secrets, without_secrets
-from rllib_arpo.tracking.machine import git_says, versions
+from rllib_arpo.tracking.machine import versions
 
 #: The file in the trial's folder.
 RUN_FILE = "run.json"
@@ -24,22 +22,19 @@ RUN_FILE = "run.json"
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
 #: The tag that MLflow shows as the description of a run.
 NOTE_TAG = "mlflow.note.content"
-#: The settings of a trial that a description reads; all other settings are the params of the MLflow run.
-KEYS = (
-    "branch_base_probability", "branch_entropy_weight", "branch_share", "branch_threshold", "branch_width",
-    "branching", "budget_allocation", "entropy_baseline", "env", "model_name_or_path", "random_fork_probability",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """Attributes:
-    id: names the folder; the MLflow run has it as a tag.
-    name: of the run.
-    tags: with the description; given to a new run.
-    status: of the trial.
-    experiment: MLflow's; None: the store's default one.
-    all_metrics, report, traces: what is logged, as `ARPOMLflowCallback` has it.
+    """What the driver knows of a run.
+
+    Attributes:
+        id: names the folder; the MLflow run has it as a tag.
+        name: of the run.
+        tags: with the description; given to a new run.
+        status: of the trial.
+        experiment: MLflow's; None: the store's default one.
+        report, traces: what is logged, as `ARPOMLflowCallback` has it.
     """
 
     id: str
@@ -47,7 +42,6 @@ class RunFacts:
     tags: Mapping[str, str] = field(default_factory=dict)
     status: str = RUNNING
     experiment: str | None = None
-    all_metrics: bool = False
     report: bool = True
     traces: int = 8
 
@@ -73,28 +67,21 @@ def read_facts(folder: Path) -> RunFacts:
 
 
 def run_tags() -> dict[str, str]:
-    """The data needed to repeat a run: versions, script, user, machine, and the git commit of the current checkout."""
+    """The data needed to repeat a run: versions, machine, and what MLflow itself notes (script, user, git commit)."""
+    from mlflow.tracking.context.registry import resolve_tags
+
     installed = {name.replace("-", "_").removesuffix("_cpu"): version for name, version in versions().items()}
-    tags = {
+    return {
         **{f"{name}_version": version for name, version in installed.items()},
         "hostname": platform.node(),
-        "mlflow.source.type": "LOCAL",
-        "mlflow.source.name": sys.argv[0],
+        **resolve_tags(),
     }
-    user = _user()
-    if user is not None:
-        tags["mlflow.user"] = user
-    commit = git_says(Path.cwd(), "rev-parse", "HEAD")
-    if commit is not None:
-        tags["mlflow.source.git.commit"] = commit
-        tags["git_dirty"] = str(bool(git_says(Path.cwd(), "status", "--porcelain", "--untracked-files=no"))).lower()
-    return tags
 
 
 def description(
     algorithm: str, config: Mapping[str, Any], command: str, commit: str | None = None, folder: str | None = None
 ) -> str | None:
-    """The description of a training run.
+    """The description of a training run; its settings are the params of the MLflow run.
 
     Args:
         algorithm: its name ("ARPO", "GRPO").
@@ -104,20 +91,19 @@ def description(
         folder: of the trial's results; None: not known.
 
     Returns:
-        None if this is not a run of ARPO, or its configuration has only what differs from the defaults.
+        None if this is not a run of ARPO.
     """
-    if any(key not in config for key in KEYS) or config["model_name_or_path"] is None:
+    model, env = config.get("model_name_or_path"), config.get("env")
+    if model is None:
         return None
+    task = env if isinstance(env, str) else getattr(env, "__name__", str(env))
     lines = {
-        "model": f"`{config['model_name_or_path']}`" + (", a LoRA" if config.get("lora") else ""),
-        "task": _task(config),
-        "forks": _forks(config),
         "command": f"`{command}`",
         "commit": commit and f"`{commit}`",
         "results": folder and f"`{folder}`",
         "look": folder and f"`rllib-arpo show {shlex.quote(folder)}` draws its trees, with `--plots` its curves",
     }
-    title = f"**{algorithm}** trains `{Path(config['model_name_or_path']).name}` on `{_name(config['env'])}`."
+    title = f"**{algorithm}** trains `{Path(model).name}` on `{task}`."
     return without_secrets("\n".join([title, "", *(f"- {name}: {text}" for name, text in lines.items() if text)]))
 
 
@@ -125,36 +111,3 @@ def command_line() -> str:
     """The command of this process, with the interpreter's name instead of its path, and without secrets."""
     program, *arguments = sys.orig_argv or sys.argv
     return shlex.join([Path(program).name, *command_without_secrets(arguments)])
-
-
-def _task(config: Mapping[str, Any]) -> str:
-    """The environment with its settings; of those that hold several values, only their names."""
-    settings = [
-        f"{key}: {', '.join(map(str, value)) or 'none'}" if isinstance(value, Mapping) else f"{key} {value}"
-        for key, value in without_secrets(config.get("env_config") or {}).items()
-        if isinstance(value, Mapping | str | int | float)
-    ]
-    return ", ".join([f"`{_name(config['env'])}`", *settings])
-
-
-def _forks(config: Mapping[str, Any]) -> str:
-    rule = config["branching"]
-    if rule == "never":
-        return "none"
-    parts = [rule_in_words(config)]
-    if reads_p(rule):
-        parts.append(f"P = {config['branch_base_probability']} + {config['branch_entropy_weight']} dH")
-        parts.append(f"dH from the {config['entropy_baseline']} baseline")
-    return ", ".join([*parts, f"in the order `{config['budget_allocation']}`"])
-
-
-def _name(env: Any) -> str:
-    return env if isinstance(env, str) else getattr(env, "__name__", str(env))
-
-
-def _user() -> str | None:
-    """The login name; None in a container whose user id has no name."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return None

@@ -3,7 +3,7 @@
 import json
 import tempfile
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from ray.rllib.utils.metrics import EVALUATION_RESULTS
 from ray.tune.result import EXPR_PARAM_FILE, EXPR_RESULT_FILE
 
 from rllib_arpo.evaluation.report import SUMMARY
-from rllib_arpo.mlflow.metric_groups import flat_metrics, flat_params, metric_name
+from rllib_arpo.mlflow.metric_groups import flat_metrics, flat_params, metric_name, mlflow_key
 from rllib_arpo.mlflow.question_trace import FILE, WRITTEN, QuestionTrace
 from rllib_arpo.mlflow.run_facts import (
     FINISHED,
@@ -30,11 +30,11 @@ from rllib_arpo.mlflow.run_facts import (
     write_facts,
 )
 from rllib_arpo.mlflow.store import Store, open_store
-from rllib_arpo.plots.gallery import draw_all, plot_files, write_files
+from rllib_arpo.plots.gallery import draw_all, plot_files
 from rllib_arpo.plots.run_data import EVALUATION, read_results, read_run
 from rllib_arpo.record.read import numbered_questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER, rank
-from rllib_arpo.show.pages import tree_files
+from rllib_arpo.show.pages import tree_files, write_files
 
 #: Artifact folders of a run.
 PLOTS_ARTIFACT, TREES_ARTIFACT = "plots", "trees"
@@ -110,7 +110,7 @@ class RunLog:
         known = self._logged.get("iteration", 0)
         new = [one for one in read_results(self._results / EXPR_RESULT_FILE) if one[TRAINING_ITERATION] > known]
         if new:
-            self._store.log_metrics(run, _metrics(new, facts.all_metrics))
+            self._store.log_metrics(run, _metrics(new))
             evaluated = [one[TRAINING_ITERATION] for one in new if EVALUATION_RESULTS in one]
             before = self._logged.get("evaluated")
             self._remember(run, {"iteration": new[-1][TRAINING_ITERATION], "evaluated": max(evaluated, default=before)})
@@ -138,13 +138,12 @@ class RunLog:
         evaluated = max((path.name for path in self._written() if path.name.startswith(EVALUATION)), default=None)
         state = [self._logged.get("evaluated"), evaluated, *(self._end_state() if facts.has_ended else ())]
         if facts.report and self._logged.get("iteration") and (facts.has_ended or self._logged.get("evaluated")):
-            self._once(run, PLOTS_ARTIFACT, state, lambda: self._log_files(run, PLOTS_ARTIFACT, self._plots()))
+            self._log_files(run, PLOTS_ARTIFACT, state, self._plots)
 
     def _log_trees(self, run: Run, facts: RunFacts) -> None:
         if facts.report and facts.has_ended and self._logged.get("iteration"):
             draw = partial(tree_files, self._folder, NUM_QUESTIONS)
-            state = self._end_state()
-            self._once(run, TREES_ARTIFACT, state, lambda: self._log_files(run, TREES_ARTIFACT, draw()))
+            self._log_files(run, TREES_ARTIFACT, self._end_state(), draw)
 
     def _written(self) -> dict[Path, int]:
         """The files of the record -> when each was written, ns since the epoch."""
@@ -153,21 +152,17 @@ class RunLog:
     def _end_state(self) -> list[int]:
         return [self._logged["iteration"], max(self._written().values(), default=0)]
 
-    def _plots(self) -> Mapping[str, bytes]:
+    def _plots(self) -> Iterable[tuple[str, bytes]]:
         return plot_files(self._folder.name, draw_all(read_run(self._folder, self._results / EXPR_RESULT_FILE)))
 
-    def _log_files(self, run: Run, artifact: str, files: Mapping[str, bytes]) -> None:
-        if not files:
+    def _log_files(self, run: Run, artifact: str, state: Any, make: Callable[[], Iterable[tuple[str, bytes]]]) -> None:
+        """Logs files, unless the run has those of this state."""
+        if self._logged.get(artifact) == state:
             return
         with tempfile.TemporaryDirectory() as folder:
-            write_files(Path(folder), files)
-            self._store.client.log_artifacts(run.info.run_id, folder, artifact)
-
-    def _once(self, run: Run, part: str, state: Any, log: Callable[[], Any]) -> None:
-        """Logs a part, unless the run has it of this state."""
-        if self._logged.get(part) != state:
-            log()
-            self._remember(run, {part: state})
+            if write_files(Path(folder), make()):
+                self._store.client.log_artifacts(run.info.run_id, folder, artifact)
+        self._remember(run, {artifact: state})
 
     def _remember(self, run: Run, logged: Mapping[str, Any]) -> None:
         self._logged |= logged
@@ -203,11 +198,11 @@ def log_traces(store: Store, run: Run, path: Path, limit: int) -> None:
         client.start_trace(trace.info(store.experiment))
 
 
-def _metrics(results: Sequence[Mapping[str, Any]], all_metrics: bool) -> Iterator[Metric]:
+def _metrics(results: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
     """The times are Tune's, so that a result of which MLflow has a part stays one."""
     for result in results:
         time_ms = int(result.get(TIMESTAMP, 0)) * 1000
-        for name, value in flat_metrics(result, partial(metric_name, all_metrics=all_metrics)).items():
+        for name, value in flat_metrics(result, metric_name).items():
             yield Metric(name, value, time_ms, result[TRAINING_ITERATION])
 
 
@@ -226,29 +221,14 @@ def log_evaluation(folder: Path, store: Store) -> None:
     facts, written_ms = read_facts(folder), path.stat().st_mtime_ns // 1_000_000
     for label in dict.fromkeys(arm["label"] for arm in summary["arms"]):
         arms = [arm for arm in summary["arms"] if arm["label"] == label]
-        params, name = _arm_params(summary, arms), f"{arms[0]['model']} {arms[0]['style']}"
-        tags = {**facts.tags, NOTE_TAG: _note(params), "trial_name": label}
-        run = store.run_of(f"{facts.id} {name}", label, tags)
-        store.log_params(run, flat_params(params))
-        metrics = flat_metrics(_arm_metrics(arms))
-        known = run.data.metrics
-        store.log_metrics(
-            run, [Metric(key, value, written_ms, 0) for key, value in metrics.items() if known.get(key) != value]
-        )
+        model, style = arms[0]["model"], arms[0]["style"]
+        note = f"Evaluation of `{model}` in the style `{style}`."
+        run = store.run_of(f"{facts.id} {model} {style}", label, {**facts.tags, NOTE_TAG: note, "trial_name": label})
+        store.log_params(run, flat_params(_arm_params(summary, arms)))
+        new = {key: value for key, value in _arm_metrics(arms).items() if run.data.metrics.get(key) != value}
+        store.log_metrics(run, [Metric(key, value, written_ms, 0) for key, value in new.items()])
         if run.info.status != FINISHED:
             store.client.set_terminated(run.info.run_id, FINISHED)
-
-
-def _note(params: Mapping[str, Any]) -> str:
-    tasks = ", ".join(f"{task} ({facts['questions']} questions)" for task, facts in params["tasks"].items())
-    lines = [
-        f"Evaluation of `{params['model']}` in the style `{params['style']}`.",
-        "",
-        f"- tasks: {tasks}, {params['samples']} samples each",
-        f"- command: `{params['command']}`",
-        *([f"- commit: `{params['commit']}`"] if params["commit"] else []),
-    ]
-    return "\n".join(lines)
 
 
 def _arm_params(summary: Mapping[str, Any], arms: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -261,7 +241,7 @@ def _arm_params(summary: Mapping[str, Any], arms: Sequence[Mapping[str, Any]]) -
 
 def _arm_metrics(arms: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     return {
-        f"{arm['task']}/{name}{suffix}": estimate[part]
+        mlflow_key(f"{arm['task']}/{name}{suffix}"): estimate[part]
         for arm in arms
         for name, estimate in arm["metrics"].items()
         for part, suffix in _PARTS.items()

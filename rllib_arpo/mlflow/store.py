@@ -17,9 +17,6 @@ from rllib_arpo.redaction import without_secrets
 FOLDER_TAG = "rllib_arpo.folder"
 #: MLflow's own defaults (7 retries, 120 s each) keep one request for minutes.
 HTTP_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
-#: MLflow's limits of a batch (mlflow/utils/validation.py).
-MAX_PARAMS_PER_BATCH, MAX_METRICS_PER_BATCH = 100, 1000
-
 #: MLflow's filters have no escapes: what would end a quoted text there is encoded in the tag.
 _QUOTABLE = str.maketrans({"'": "%27", "\\": "%5C"})
 DEFAULT_EXPERIMENT = "ARPO"
@@ -45,15 +42,10 @@ class Store:
     def log_params(self, run: Run, params: Mapping[str, str]) -> None:
         """Logs the params that the run does not have yet, since MLflow never lets a param change."""
         missing = [Param(key, value) for key, value in params.items() if key not in run.data.params]
-        for i in range(0, len(missing), MAX_PARAMS_PER_BATCH):
-            batch = missing[i : i + MAX_PARAMS_PER_BATCH]
-            self.client.log_batch(run.info.run_id, params=batch, synchronous=True)
+        self.client.log_batch(run.info.run_id, params=missing, synchronous=True)
 
     def log_metrics(self, run: Run, metrics: Iterable[Metric]) -> None:
-        known = list(metrics)
-        for i in range(0, len(known), MAX_METRICS_PER_BATCH):
-            batch = known[i : i + MAX_METRICS_PER_BATCH]
-            self.client.log_batch(run.info.run_id, metrics=batch, synchronous=True)
+        self.client.log_batch(run.info.run_id, metrics=list(metrics), synchronous=True)
 
 
 def store_uri(uri: str | None = None) -> str:

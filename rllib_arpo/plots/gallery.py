@@ -2,9 +2,8 @@
 
 import base64
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
@@ -75,18 +74,12 @@ def draw_all(run: RunData) -> list[Drawn]:
     return [_draw(plot, run) for plot in PLOTS]
 
 
-def plot_files(title: str, drawn: Sequence[Drawn]) -> dict[str, bytes]:
-    """Name -> content: a PNG for each plot that could be drawn, and the page with all."""
-    files = {f"{one.plot.name}.png": one.image for one in drawn if one.image is not None}
-    return files | {PAGE: plots_page(title, drawn).encode()}
-
-
-def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Writes files into a folder; a name may have folders of its own."""
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)
+def plot_files(title: str, drawn: Sequence[Drawn]) -> Iterator[tuple[str, bytes]]:
+    """(name, content): a PNG for each plot that could be drawn, and the page with all."""
+    for one in drawn:
+        if one.image is not None:
+            yield f"{one.plot.name}.png", one.image
+    yield PAGE, plots_page(title, drawn).encode()
 
 
 def _draw(plot: Plot, run: RunData) -> Drawn:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-import pyarrow.compute as pc
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, EPISODE_RETURN_MEAN, EVALUATION_RESULTS
@@ -65,9 +64,8 @@ def draw_accuracy_by_calls(run: RunData) -> Figure:
 def _before_training(run: RunData, column: str) -> float | None:
     """The mean over trajectories of the recorded evaluation before the first iteration, which no result has."""
     rows = run.rows(EVALUATION)
-    leaves = rows.filter(pc.equal(rows["iteration"], 0)).group_by(["question_id", "agent_id"])
-    mean: float | None = pc.mean(leaves.aggregate([(column, "min")])[f"{column}_min"]).as_py()
-    return mean
+    leaves = rows[rows["iteration"] == 0].drop_duplicates(["question_id", "agent_id"])
+    return float(leaves[column].mean()) if len(leaves) else None
 
 
 def _draw(panel: Axes, x: Sequence[float], y: Sequence[float], name: str) -> None:

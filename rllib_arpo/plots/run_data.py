@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow as pa
+import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from ray.air.constants import TRAINING_ITERATION
@@ -33,14 +33,16 @@ class MissingDataError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """Attributes:
-    results: of each iteration, in their order; nested, as RLlib reports them.
-    record: rows of `COLUMNS`: of the first and the last evaluation, and of all training questions.
-    settings: of the record (`record.tables.stated`); empty without one.
+    """What plots read of a run.
+
+    Attributes:
+        results: of each iteration, in their order; nested, as RLlib reports them.
+        record: rows of `COLUMNS`: of the first and the last evaluation, and of all training questions.
+        settings: of the record (`record.tables.stated`); empty without one.
     """
 
     results: Sequence[Mapping[str, Any]]
-    record: pa.Table
+    record: pd.DataFrame
     settings: Mapping[str, Any]
 
     def series(self, *path: str) -> tuple[list[int], list[float]]:
@@ -48,12 +50,14 @@ class RunData:
         found = [(result[TRAINING_ITERATION], number_at(result, *path)) for result in self.results]
         return [i for i, value in found if value is not None], [value for _, value in found if value is not None]
 
-    def rows(self, purpose: str) -> pa.Table:
+    def rows(self, purpose: str) -> pd.DataFrame:
         """The rows of the record of this purpose."""
-        return self.record.filter(pc.equal(self.record["purpose"], purpose))
+        return self.record[self.record["purpose"] == purpose]
 
 
-EMPTY_RECORD = SCHEMA.empty_table().select(COLUMNS)
+Measured = TypeVar("Measured")
+#: The table of a run without a record.
+EMPTY_RECORD = SCHEMA.empty_table().select(COLUMNS).to_pandas()
 
 
 def trial_folders(folder: Path) -> list[Path]:
@@ -84,7 +88,7 @@ def read_run(folder: Path, results: Path | None = None) -> RunData:
     own = folder / RECORD_FOLDER
     files = record_files(own) if any(own.glob("*.parquet")) else []
     tables = [_rows(file) for file in _first_and_last_evaluation(files)]
-    record = pa.concat_tables(tables) if tables else EMPTY_RECORD
+    record = pd.concat(tables) if tables else EMPTY_RECORD
     return RunData(
         results=read_results(results or folder / EXPR_RESULT_FILE),
         record=record,
@@ -100,21 +104,15 @@ def read_results(path: Path) -> list[dict[str, Any]]:
     Raises:
         ValueError: a row is not JSON; rows are counted from 1.
     """
-    rows = (_result(path, number, line) for number, line in enumerate(_whole_lines(path), 1))
-    by_iteration = {row[TRAINING_ITERATION]: row for row in rows}
+    lines = path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines() if path.is_file() else []
+    by_iteration = {}
+    for number, line in enumerate(lines, 1):
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, row {number}: is not JSON ({error.msg}).") from None
+        by_iteration[row[TRAINING_ITERATION]] = row
     return [by_iteration[iteration] for iteration in sorted(by_iteration)]
-
-
-def _whole_lines(path: Path) -> list[str]:
-    """The lines of a file without one that is still being written; none if there is no file."""
-    return path.read_text(encoding="utf-8").rpartition("\n")[0].splitlines() if path.is_file() else []
-
-
-def _result(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        return json.loads(line)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}, row {number}: is not JSON ({error.msg}).") from None
 
 
 def _first_and_last_evaluation(files: Sequence[RecordFile]) -> list[RecordFile]:
@@ -124,91 +122,56 @@ def _first_and_last_evaluation(files: Sequence[RecordFile]) -> list[RecordFile]:
     return [file for file in files if file.path not in between]
 
 
-def _rows(file: RecordFile) -> pa.Table:
-    table = pq.read_table(file.path, columns=list(COLUMNS)).select(COLUMNS).replace_schema_metadata(None)
-    index = COLUMNS.index("entropies")
+def _rows(file: RecordFile) -> pd.DataFrame:
+    table = pq.read_table(file.path, columns=list(COLUMNS)).select(COLUMNS)
     cut = pc.list_slice(table["entropies"], 0, NUM_POSITIONS)
-    return table.set_column(index, EMPTY_RECORD.schema.field(index), cut.cast(EMPTY_RECORD.schema.field(index).type))
+    return table.set_column(COLUMNS.index("entropies"), "entropies", cut).to_pandas()
 
 
-Measured = TypeVar("Measured")
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """Rows of the record that belong together, and what they are."""
-
-    label: str
-    rows: pa.Table
-
-    def num_questions(self) -> int:
-        """Questions, each as often as it was asked."""
-        return self.rows.group_by(["iteration", "number"]).aggregate([]).num_rows
-
-
-def stages(run: RunData) -> list[Stage]:
-    """The first and the last evaluation and training, as far as the record has them.
+def stages(run: RunData) -> dict[str, pd.DataFrame]:
+    """The first and the last evaluation and training in words, as far as the record has them -> their rows.
 
     Raises:
         MissingDataError: there is no record.
     """
-    held_out = run.rows(EVALUATION)
-    found = [
-        Stage(name_of_stage(EVALUATION, iteration), _of_iterations(held_out, iteration, iteration))
-        for iteration in _ends(held_out)
-    ]
-    trained = run.rows(TRAINING)
-    if trained.num_rows:
-        found.append(Stage(_iterations(*_first_and_last(trained)), trained))
+    evaluations = run.rows(EVALUATION).groupby("iteration")
+    found = {name_of_stage(EVALUATION, iteration): rows for iteration, rows in evaluations}
+    if len(trained := run.rows(TRAINING)):
+        found[_iterations(trained["iteration"].min(), trained["iteration"].max())] = trained
     if not found:
         raise MissingDataError("The run has no record of its trees (record_share=None, or nothing was recorded yet).")
     return found
 
 
-def of_stages(run: RunData, measure: Callable[[pa.Table], Measured], missing: str) -> dict[str, Measured]:
+def of_stages(run: RunData, measure: Callable[[pd.DataFrame], Measured], missing: str) -> dict[str, Measured]:
     """Stage -> what is measured of its turns of trajectories from the prompt, without the stages that have nothing.
+
+    Forks start where the entropy is high, and would bias a mean.
 
     Raises:
         MissingDataError: there is no record, or no stage has anything: `missing` says what.
     """
-    found = {stage.label: measured for stage in stages(run) if (measured := measure(_from_the_prompt(stage.rows)))}
+    turns = {name: rows[rows["parent"].isna() & rows["turn"].notna()] for name, rows in stages(run).items()}
+    found = {name: measured for name, rows in turns.items() if (measured := measure(rows))}
     if not found:
         raise MissingDataError(missing)
     return found
 
 
-def halves(run: RunData) -> list[Stage]:
+def halves(run: RunData) -> dict[str, pd.DataFrame]:
     """The recorded training questions of the first and of the second half of the iterations; of one iteration, all.
 
     Raises:
         MissingDataError: the record has none.
     """
     trained = run.rows(TRAINING)
-    if not trained.num_rows:
+    if trained.empty:
         raise MissingDataError("The record has no training question: a larger record_share keeps more of them.")
-    first, last = _first_and_last(trained)
+    first, last = trained["iteration"].min(), trained["iteration"].max()
     middle = (first + last) // 2
     parts = [(first, last)] if first == last else [(first, middle), (middle + 1, last)]
-    return [Stage(_iterations(*part), rows) for part in parts if (rows := _of_iterations(trained, *part)).num_rows]
-
-
-def _from_the_prompt(rows: pa.Table) -> pa.Table:
-    """The turns of trajectories from the prompt: forks start where the entropy is high, and would bias a mean."""
-    return rows.filter(pc.and_(pc.is_null(rows["parent"]), pc.is_valid(rows["turn"])))
-
-
-def _of_iterations(rows: pa.Table, first: int, last: int) -> pa.Table:
-    own = rows["iteration"]
-    return rows.filter(pc.and_(pc.greater_equal(own, first), pc.less_equal(own, last)))
-
-
-def _first_and_last(rows: pa.Table) -> tuple[int, int]:
-    ends = pc.min_max(rows["iteration"]).as_py()
-    return ends["min"], ends["max"]
-
-
-def _ends(rows: pa.Table) -> list[int]:
-    return sorted(set(_first_and_last(rows))) if rows.num_rows else []
+    found = {_iterations(*part): trained[trained["iteration"].between(*part)] for part in parts}
+    return {name: rows for name, rows in found.items() if len(rows)}
 
 
 def _iterations(first: int, last: int) -> str:

@@ -1,1 +1,1 @@
-"""The pages of the command show: records -> layout, words, shades -> pages (jinja2, templates/)."""
+"""The pages of the command show: records -> drawing, words -> pages (jinja2, templates/)."""

@@ -18,8 +18,7 @@ from rllib_arpo.record.question import PlacedTurn, RecordedQuestion
 from rllib_arpo.record.read import RecordFile, questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.schema import EVALUATION
-from rllib_arpo.show import layout, shades, words
-from rllib_arpo.show.layout import TreeDrawing, tree_layout
+from rllib_arpo.show import drawing, words
 
 #: The columns of the index.
 INDEX_COLUMNS = (
@@ -33,8 +32,12 @@ class Panel:
 
     prefix: str
     question: RecordedQuestion
-    layout: TreeDrawing
-    lines: Sequence[Trajectory]
+    layout: drawing.TreeDrawing
+
+    def lines(self) -> list[Trajectory]:
+        """The trajectories in the order in which they are drawn."""
+        by_id = self.question.tree.by_id()
+        return [by_id[agent_id] for agent_id in self.layout.lines]
 
     def turn_id(self, placed: PlacedTurn) -> str:
         return f"{self.prefix}turn-{placed.trajectory.agent_id}-{placed.own}"
@@ -44,7 +47,7 @@ class Panel:
 
     def fork_parent_x(self, trajectory: Trajectory) -> int:
         """The point at which the edge to a fork leaves its parent's line: at the mark of the tool."""
-        return self.layout.x(trajectory.num_inherited_turns) - layout.GAP // 2
+        return self.layout.x(trajectory.num_inherited_turns) - drawing.GAP // 2
 
     def label(self, placed: PlacedTurn) -> str:
         """The words of a screen reader for a turn."""
@@ -77,7 +80,10 @@ class Entry:
 
 def question_page(questions: Sequence[RecordedQuestion]) -> str:
     """The page of a question, or of two records of the same question side by side."""
-    panels = [panel(question, f"{chr(ord('a') + i)}-") for i, question in enumerate(questions)]
+    panels = [
+        Panel(f"{chr(ord('a') + i)}-", question, drawing.tree_layout(question.tree))
+        for i, question in enumerate(questions)
+    ]
     return _filled("question.html", title=questions[0].tree.question_id, panels=panels)
 
 
@@ -103,18 +109,8 @@ def plots_page(title: str, drawn: Sequence[Any]) -> str:
     return _filled("plots.html", title=title, drawn=drawn)
 
 
-def panel(question: RecordedQuestion, prefix: str) -> Panel:
-    drawn, by_id = tree_layout(question.tree), question.tree.by_id()
-    return Panel(
-        prefix=prefix,
-        question=question,
-        layout=drawn,
-        lines=[by_id[agent_id] for agent_id in drawn.lines],
-    )
-
-
 def _filled(template: str, **values: Any) -> str:
-    shared = {"words": words, "figures": figures, "shades": shades, "sizes": layout, "number": words.number}
+    shared = {"words": words, "figures": figures, "drawing": drawing, "number": words.number}
     return _environment().get_template(template).render(**values, **shared)
 
 
@@ -177,31 +173,32 @@ def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[
     return common[:limit]
 
 
-def make_pages(title: str, shown: Iterable[Sequence[RecordedQuestion]]) -> Iterator[tuple[str, str]]:
+def make_pages(title: str, shown: Iterable[Sequence[RecordedQuestion]]) -> Iterator[tuple[str, bytes]]:
     """(name of the file, page) of each question (or pair); at last the index, if there are several."""
     entries: list[Entry] = []
     names: set[str] = set()
     for group in shown:
         name = _file_name(group, names)
         names.add(name)
-        yield name, question_page(group)
+        yield name, question_page(group).encode()
         entries.append(Entry(name, group[-1]))
     if len(entries) > 1:
-        yield INDEX, index_page(title, entries)
+        yield INDEX, index_page(title, entries).encode()
 
 
-def write_pages(folder: Path, title: str, shown: Iterable[Sequence[RecordedQuestion]]) -> list[Path]:
-    """Writes the pages; returns their paths, the index first."""
-    folder.mkdir(parents=True, exist_ok=True)
+def write_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> list[Path]:
+    """Writes files into a folder, each as (name, content); a name may have folders of its own. Returns their paths."""
     paths = []
-    for name, page in make_pages(title, shown):
-        (folder / name).write_text(page, encoding="utf-8")
-        paths.append(folder / name)
-    return paths[-1:] + paths[:-1]
+    for name, content in files:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        paths.append(path)
+    return paths
 
 
-def tree_files(folder: Path, limit: int) -> dict[str, bytes]:
-    """Path -> page, of a few questions of the last iteration, and of the first and the last evaluation side by side.
+def tree_files(folder: Path, limit: int) -> Iterator[tuple[str, bytes]]:
+    """(path, page) of a few questions of the last iteration, and of the first and the last evaluation side by side.
 
     Args:
         folder: of a trial; it may have no record.
@@ -216,11 +213,9 @@ def tree_files(folder: Path, limit: int) -> dict[str, bytes]:
         groups["before_and_after"] = pairs(str(evaluated[0]), str(evaluated[-1]), None, limit)
     elif evaluated:
         groups["evaluation"] = last_questions(str(evaluated[0]), None, limit)
-    return {
-        f"{group}/{name}": page.encode()
-        for group, shown in groups.items()
-        for name, page in make_pages(f"{folder.name}, {group.replace('_', ' ')}", shown)
-    }
+    for group, shown in groups.items():
+        for name, page in make_pages(f"{folder.name}, {group.replace('_', ' ')}", shown):
+            yield f"{group}/{name}", page
 
 
 def _backwards(files: Sequence[RecordFile], question_id: str | None) -> Iterator[RecordedQuestion]:

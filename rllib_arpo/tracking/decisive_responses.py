@@ -60,32 +60,19 @@ def mean_decisiveness(questions: Iterable[Sequence[ExaminedNode]], is_decisive: 
 
 def decisiveness(nodes: Sequence[ExaminedNode], is_decisive: IsDecisive) -> dict[str, float]:
     """The metrics of one question, without those that its nodes do not determine."""
-    kinds: dict[bool, list[ExaminedNode]] = {True: [], False: []}
-    for node in nodes:
-        kinds[is_decisive(node.response)].append(node)
-    decisive, other = kinds[True], kinds[False]
-    metrics = _rises(decisive, other)
-    if forks := _num_children(nodes):
-        metrics["decisive/fork_share"] = _num_children(decisive) / forks
-    return metrics
-
-
-def _rises(decisive: Sequence[ExaminedNode], other: Sequence[ExaminedNode]) -> dict[str, float]:
-    """The metrics of dH, for the nodes of trajectories from the prompt."""
     from scipy.stats import mannwhitneyu
 
-    deltas = {
-        name: np.array([node.decision.delta for node in nodes if node.on_policy])
-        for name, nodes in (("decisive", decisive), ("other", other))
-    }
+    marks = np.array([is_decisive(node.response) for node in nodes], bool)
+    children = np.array([node.decision.children for node in nodes])
+    deltas = np.array([node.decision.delta for node in nodes])
+    on_policy = np.array([node.on_policy for node in nodes], bool)
+    decisive, other = deltas[on_policy & marks], deltas[on_policy & ~marks]
     metrics: dict[str, float] = {}
-    for name, values in deltas.items():
+    for name, values in (("decisive", decisive), ("other", other)):
         if len(values):
             metrics |= {f"{name}/rise_share": float((values > 0).mean()), f"{name}/delta": float(values.mean())}
-    if num_pairs := len(deltas["decisive"]) * len(deltas["other"]):
-        metrics["decisive/auc"] = float(mannwhitneyu(deltas["decisive"], deltas["other"]).statistic) / num_pairs
+    if num_pairs := len(decisive) * len(other):
+        metrics["decisive/auc"] = float(mannwhitneyu(decisive, other).statistic) / num_pairs
+    if forks := int(children.sum()):
+        metrics["decisive/fork_share"] = float(children[marks].sum()) / forks
     return metrics
-
-
-def _num_children(nodes: Iterable[ExaminedNode]) -> int:
-    return sum(node.decision.children for node in nodes)

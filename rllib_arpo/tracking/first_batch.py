@@ -28,12 +28,14 @@ def first_batch_line(trees: Sequence[QuestionTree], nodes: Sequence[ExaminedNode
     right trajectory, forks included; "with signal" that of the questions with returns that differ; "forked" that of the
     tool responses that were decided. Without forks the line leaves out "any of M" and "forked".
     """
-    k = min(len(_initial_accuracies(tree)) for tree in trees)
+    initial = [[trajectory.accuracy for trajectory in tree.initial()] for tree in trees]
+    k = min(map(len, initial))
+    passes = [pass_at_k(len(own), sum(map(is_correct, own)), k) for own in initial]
     decided = _decided(nodes)
     return "  ".join(
         [
             f"sampled     accuracy {sampled_accuracy(trees):5.3f}",
-            f"pass@{k} {np.mean([_pass_at(tree, k) for tree in trees]):5.3f}",
+            f"pass@{k} {np.mean(passes):5.3f}",
             *([f"any of M {np.mean(list(map(is_solved, trees))):5.3f}"] if _has_more_than_roots(trees) else []),
             f"with signal {np.mean([has_signal(tree) for tree in trees]):5.3f}",
             *([f"forked {np.mean([node.decision.children > 0 for node in decided]):4.2f}"] if decided else []),
@@ -44,7 +46,7 @@ def first_batch_line(trees: Sequence[QuestionTree], nodes: Sequence[ExaminedNode
 
 def sampled_accuracy(trees: Sequence[QuestionTree]) -> float:
     """The mean over questions, of the trajectories that began at the prompt."""
-    return float(np.mean([np.mean(_initial_accuracies(tree)) for tree in trees]))
+    return float(np.mean([np.mean([trajectory.accuracy for trajectory in tree.initial()]) for tree in trees]))
 
 
 def first_batch_warnings(
@@ -63,13 +65,15 @@ def first_batch_warnings(
         no_signal: the likely cause if no question has a signal, and what to do.
     """
     solved = estimate_all({"": np.array(list(map(is_solved, trees)), dtype=float)})[""]
+    trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
+    # Own environments may pay for right trajectories without telling an accuracy.
+    highest = max(float(tree.returns().max()) for tree in trees)
     if not any(has_signal(tree) for tree in trees):
         yield f"No question of the first batch has returns that differ, so that nothing is learned: {no_signal}."
-    elif not any(accuracy > 0 for tree in trees for accuracy in _accuracies(tree)) and _most(trees) <= 0:
-        count = sum(len(tree.trajectories) for tree in trees)
+    elif not any(trajectory.accuracy > 0 for trajectory in trajectories) and highest <= 0:
         yield (
-            f"None of the {count} trajectories of the first batch is right, so that at most the format can be learned: "
-            "cold-start the model, or ask easier questions."
+            f"None of the {len(trajectories)} trajectories of the first batch is right, so that at most the format can "
+            "be learned: cold-start the model, or ask easier questions."
         )
     elif sampled_accuracy(trees) >= NEARLY_SOLVED:
         yield (
@@ -113,21 +117,3 @@ def _decided(nodes: Sequence[ExaminedNode]) -> list[ExaminedNode]:
 
 def _has_more_than_roots(trees: Sequence[QuestionTree]) -> bool:
     return any(len(tree.trajectories) > len(tree.initial()) for tree in trees)
-
-
-def _accuracies(tree: QuestionTree) -> list[float]:
-    return [trajectory.accuracy for trajectory in tree.trajectories]
-
-
-def _initial_accuracies(tree: QuestionTree) -> list[float]:
-    return [trajectory.accuracy for trajectory in tree.initial()]
-
-
-def _pass_at(tree: QuestionTree, k: int) -> float:
-    accuracies = _initial_accuracies(tree)
-    return pass_at_k(len(accuracies), sum(map(is_correct, accuracies)), k)
-
-
-def _most(trees: Sequence[QuestionTree]) -> float:
-    """The largest return. Own environments may pay for right trajectories without telling an accuracy."""
-    return max(float(earned) for tree in trees for earned in tree.returns())

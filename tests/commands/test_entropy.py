@@ -11,10 +11,8 @@ import torch
 
 from rllib_arpo import commands
 from rllib_arpo.commands.entropy import SUMMARY
-from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.evaluation import runner
-from rllib_arpo.evaluation.results import SETTINGS
 from rllib_arpo.record.read import questions, record_files
 from tests.evaluation.conftest import recorded, scripted_command
 from tests.helpers.models import tiny_model
@@ -116,59 +114,41 @@ def mean_over_questions(values: list[tuple[int, float]]) -> float:
     return sum(sum(v) / len(v) for v in by_question.values()) / len(by_question)
 
 
-def after_tools(row: dict) -> bool:
-    return row["depth"] > 0
-
-
-GROUPS = {
-    "start": lambda row: row["depth"] == 0,
-    "after tools": after_tools,
-    "tool python": after_tools,
-    "round 1": lambda row: row["depth"] == 1,
-}
-
-
-@pytest.mark.slow
-def test_the_samples_call_the_tool(slow):
-    """Else the other tests would compare nothing."""
-    assert len({(row["number"], row["agent_id"]) for row in slow}) == NUM_QUESTIONS * NUM_SAMPLES
-    assert sum(map(after_tools, slow)) >= 6
-    assert {row["after_tool"] for row in slow} == {None, "python"}
-    assert all(row["slow"] for row in slow)
-
-
 @pytest.mark.slow
 def test_every_entropy_is_that_of_a_forward_pass(slow):
+    assert len({(row["number"], row["agent_id"]) for row in slow}) == NUM_QUESTIONS * NUM_SAMPLES
+    assert {row["after_tool"] for row in slow} == {None, "python"}
     for row in slow:
+        assert row["slow"]
         np.testing.assert_allclose(row["entropies"], row["slow"], atol=1e-4)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("group", GROUPS)
-def test_the_curves_are_those_of_the_slow_loop(made, slow, group):
-    (task,) = json.loads((made[1] / SUMMARY).read_text())["tasks"]
-    rows = [row for row in slow if GROUPS[group](row)]
-    expected = [
-        mean_over_questions([(row["number"], row["slow"][i]) for row in rows if len(row["slow"]) > i])
-        for i in range(max(len(row["slow"]) for row in rows))
-    ]
-    curve = task["curves"][group]
-    np.testing.assert_allclose(curve["mean"], expected, atol=1e-4)
-    assert curve["turns"] == [sum(len(row["slow"]) > i for row in rows) for i in range(len(expected))]
-
-
-@pytest.mark.slow
-def test_the_rises_and_the_rules_are_those_of_the_slow_loop(made, slow):
+def test_curves_rises_and_rules_are_those_of_the_slow_loop(made, slow):
     summary = json.loads((made[1] / SUMMARY).read_text())
     (task,), settings = summary["tasks"], summary["settings"]
+    later = [row for row in slow if row["depth"]]
+    assert len(later) >= 6
+    curve = task["curves"]["after tools"]
+    expected = [
+        mean_over_questions([(row["number"], row["slow"][i]) for row in later if len(row["slow"]) > i])
+        for i in range(max(len(row["slow"]) for row in later))
+    ]
+    np.testing.assert_allclose(curve["mean"], expected, atol=1e-4)
+    assert curve["turns"] == [sum(len(row["slow"]) > i for row in later) for i in range(len(expected))]
+
     initial = {(row["number"], row["agent_id"]): row["slow"][:WINDOW] for row in slow if row["depth"] == 0}
-    rises = []
-    for row in filter(after_tools, slow):
+    rises, chances = [], []
+    alpha, beta = settings["branch_base_probability"], settings["branch_entropy_weight"]
+    for row in later:
         before = initial[row["number"], row["agent_id"]]
         pairs = list(zip(row["slow"][:WINDOW], before, strict=False))
-        rises.append((row["number"], sum(a - b for a, b in pairs) / len(pairs)))
-    assert len(rises) == task["nodes"]
+        rise = sum(after - first for after, first in pairs)
+        rises.append((row["number"], rise / len(pairs)))
+        # P = alpha + beta dH, with dH as the authors' code has it.
+        chances.append((row["number"], min(max(alpha + beta * rise / math.log(summary["vocab_size"]), 0.0), 1.0)))
     found = task["rises"]["after tools"]
+    assert found["nodes"] == len(rises)
     assert found["rise_nats_per_token"]["value"] == pytest.approx(mean_over_questions(rises), abs=1e-4)
     share = mean_over_questions([(question, float(rise > 0)) for question, rise in rises])
     assert found["share_positive"]["value"] == pytest.approx(share)
@@ -176,24 +156,14 @@ def test_the_rises_and_the_rules_are_those_of_the_slow_loop(made, slow):
         (r["branching"], r["baseline"], r["normalization"]): r["children_per_node"]["value"] for r in task["rules"]
     }
     assert rules["threshold", "initial", settings["entropy_normalization"]] == pytest.approx(share)
-    alpha, beta = settings["branch_base_probability"], settings["branch_entropy_weight"]
-    nodes = list(filter(after_tools, slow))
-    for name, normalize in ENTROPY_NORMALIZATIONS.items():
-        # P = alpha + beta dH, with dH by the slow entropies.
-        chances = []
-        for row in nodes:
-            before = initial[row["number"], row["agent_id"]]
-            n = min(WINDOW, len(row["slow"]), len(before))
-            delta = normalize(np.array(row["slow"][:n]) - np.array(before[:n]), summary["vocab_size"])
-            chances.append((row["number"], min(max(alpha + beta * delta, 0.0), 1.0)))
-        assert rules["probability", "initial", name] == pytest.approx(mean_over_questions(chances), abs=1e-4)
+    assert rules["probability", "initial", "sum_log_vocab"] == pytest.approx(mean_over_questions(chances), abs=1e-4)
 
 
 @pytest.mark.slow
 def test_what_is_written(made, capsys):
     model, folder = made
     name = f"entropy-{TASK.replace(':', '.')}.png"
-    assert {path.name for path in folder.iterdir() if path.is_file()} == {name, SUMMARY, SETTINGS}
+    assert {path.name for path in folder.iterdir() if path.is_file()} == {name, SUMMARY}
     assert (folder / name).read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     summary = json.loads((folder / SUMMARY).read_text())
     assert summary["command"].startswith("rllib-arpo entropy --model ")
@@ -232,7 +202,9 @@ def test_the_same_command_asks_nothing_again_and_other_settings_are_refused(
     assert commands.main(command) == 0
     capsys.readouterr()
     assert commands.main([*command, "--samples", "2"]) == 2
-    assert "has results with samples=4, not 2: keep the setting, or name another --output." in capsys.readouterr().err
+    assert (
+        "tools arithmetic with samples=4, not 2: keep the setting, or name another --output." in capsys.readouterr().err
+    )
 
 
 def test_a_model_that_calls_no_tool(model_folder, tmp_path, capsys):

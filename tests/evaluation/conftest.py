@@ -7,8 +7,8 @@ import pytest
 
 from rllib_arpo.core.tree import Trajectory
 from rllib_arpo.envs.tasks import ArithmeticTask
-from rllib_arpo.evaluation.results import ResultFolder
 from rllib_arpo.record.question import BenchmarkAnswer, RecordedQuestion
+from rllib_arpo.record.read import questions, record_files
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.parquet import parquet
 from tests.helpers.parquet import row as parquet_row
@@ -37,9 +37,9 @@ def scripted_command(model, output, **options) -> list[str]:
 
 
 def recorded(folder: Path, style: str = "tools") -> list[RecordedQuestion]:
-    """The questions of the only arm with this style."""
-    (arm,) = [arm for arm in ResultFolder(folder).arms() if arm.style == style]
-    return list(arm.questions())
+    """The questions of the arms with this style, in the order of their numbers."""
+    found = [question for file in record_files(folder) for question in questions(file)]
+    return [question for question in found if all(answer.style == style for answer in question.answers.values())]
 
 
 def samples_of(question: RecordedQuestion) -> list[tuple[Trajectory, BenchmarkAnswer]]:

@@ -13,8 +13,7 @@ from rllib_arpo.envs.tasks import TASKS
 from rllib_arpo.evaluation import runner
 from rllib_arpo.evaluation.arguments import chosen_tasks, read_env_configs
 from rllib_arpo.evaluation.metrics import SUITES, num_calls, score_of, suite_tasks
-from rllib_arpo.evaluation.results import ResultFolder
-from tests.evaluation.conftest import CALL, samples_of
+from tests.evaluation.conftest import CALL, recorded, samples_of
 from tests.helpers.models import byte_tokenizer
 
 
@@ -68,6 +67,16 @@ def test_a_missing_file_is_named(arguments, capsys, tmp_path):
     assert "has 2 files of the task 'aime24': aime24.json, aime24.jsonl." in capsys.readouterr().err
 
 
+def test_env_config_from_a_yaml_file_and_relative_data_paths(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks.yaml").write_text("gsm8k: {few_shot: 2}\nhotpotqa: {limit: 3}\n")
+    given = ["--tasks", "gsm8k,hotpotqa", "--env-config", "tasks.yaml", "--data", "gsm8k=a=b.jsonl"]
+    assert read_env_configs(parsed(*given)) == {
+        "gsm8k": {"few_shot": 2, "path": str(tmp_path / "a=b.jsonl")},
+        "hotpotqa": {"limit": 3},
+    }
+
+
 @pytest.mark.parametrize("text", ["python", "python=0", "=3", "python=2,python=3", "python=x"])
 def test_wrong_limits_of_tools(text, capsys):
     with pytest.raises(SystemExit):
@@ -78,11 +87,11 @@ def test_wrong_limits_of_tools(text, capsys):
 def test_how_the_authors_sample_reaches_the_engine(arguments, monkeypatch, tmp_path):
     engines, make_engine = [], runner.make_engine
 
-    def recorded(*args):
+    def kept(*args):
         engines.append(make_engine(*args))
         return engines[-1]
 
-    monkeypatch.setattr(runner, "make_engine", recorded)
+    monkeypatch.setattr(runner, "make_engine", kept)
     authors = ["--temperature", "0.6", "--top-p", "0.95", "--top-k", "20", "--repetition-penalty", "1.1"]
     assert run_command("evaluate", [*arguments("--limit", "2", "--no-mlflow"), *authors]) == 0
     (engine,) = engines
@@ -101,7 +110,7 @@ def test_limits_per_tool_hold_for_the_tasks_that_have_the_tool(arguments, tmp_pa
         max_response_tokens="400",
     )
     assert run_command("evaluate", command) == 0
-    found = [question for arm in ResultFolder(tmp_path / "out").arms() for question in arm.questions()]
+    found = [question for style in ("direct", "tools") for question in recorded(tmp_path / "out", style)]
     rows = [sample for question in found for sample in samples_of(question)]
     assert [(a.style, a.task, num_calls(s, *ToolStatus), s.stop_reason) for s, a in rows] == [
         ("direct", "arithmetic", 0, "malformed_call"),

@@ -1,8 +1,68 @@
-"""The names of metrics; those of a whole result: tests/integration/test_tune.py."""
+"""Names and values of params and metrics; the metrics of a whole result: tests/integration/test_tune.py."""
+
+import math
 
 import pytest
 
-from rllib_arpo.mlflow.metric_groups import metric_name
+from rllib_arpo.mlflow.metric_groups import flat_metrics, flat_params, metric_name, mlflow_key
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("tools/web search/latency_p50", "tools/web search/latency_p50"),
+        ("a:b(c)", "a_b_c_"),
+        ("/a//b/../.", "_/a/_/b/_/_"),
+        ("", "_"),
+    ],
+)
+def test_keys_keep_to_mlflows_alphabet(name, key):
+    assert mlflow_key(name) == key
+
+
+def test_long_keys_that_differ_at_their_end_stay_different():
+    keys = {mlflow_key("x" * 300 + suffix) for suffix in ("a", "b")}
+    assert sorted(len(key) for key in keys) == [250, 250]
+
+
+def test_params_are_the_leaves_as_short_strings():
+    config = {"lr": 1e-6, "env_config": {"seed": 3, "tools": ["python"]}, "empty": {}, 7: None, "long": "y" * 7000}
+    server = {"command": "npx", "args": ["--token", "abc"], "env": {"A": "abc"}}
+    config |= {"mcp": {"servers": {"s": server}}, "judge": {"base_url": "http://me:abc@h/v1", "api_key": "abc"}}
+    assert flat_params(config) == {
+        "mcp/servers/s/command": "npx",
+        "mcp/servers/s/args": "['***', '***']",
+        "mcp/servers/s/env/A": "***",
+        "judge/base_url": "http://***@h/v1",
+        "judge/api_key": "***",
+        "lr": "1e-06",
+        "env_config/seed": "3",
+        "env_config/tools": "['python']",
+        "empty": "{}",
+        "7": "None",
+        "long": "y" * 6000,
+    }
+
+
+def test_metrics_are_the_numeric_leaves_without_the_config():
+    result = {
+        "env_runners": {"accuracy": 0.5, "entropy": {"delta": -0.25}, "reward": float("nan")},
+        "learners": {"default_policy": {"kl": [2.0], "histogram": [0.0, 0.0]}},
+        "config": {"lr": 1e-6},
+        "pid": 77,
+        "done": True,
+        "date": "today",
+        "none": None,
+        "training_iteration": 4,
+    }
+    found = flat_metrics(result)
+    assert math.isnan(found.pop("env_runners/reward"))
+    assert found == {
+        "env_runners/accuracy": 0.5,
+        "env_runners/entropy/delta": -0.25,
+        "learners/default_policy/kl": 2.0,
+        "training_iteration": 4.0,
+    }
 
 
 @pytest.mark.parametrize(
@@ -10,10 +70,9 @@ from rllib_arpo.mlflow.metric_groups import metric_name
     [
         ("env_runners/accuracy", "1 progress/accuracy"),
         ("evaluation/env_runners/accuracy", "1 progress/evaluation accuracy"),
-        ("env_runners/episode_return_max", "2 rollout/episode_return_max"),
         ("env_runners/stop/token_limit", "2 rollout/stop token_limit"),
         ("env_runners/entropy/delta_p10", "3 entropy and forks/entropy delta_p10"),
-        ("env_runners/fork_rate", "3 entropy and forks/fork_rate"),
+        ("env_runners/decisive/auc", "3 entropy and forks/decisive steps auc"),
         ("env_runners/tools/web search/latency_p50", "4 tools/web search latency_p50"),
         ("learners/default_policy/kl", "5 learner/kl"),
         ("timers/rollout", "6 seconds/rollout"),
@@ -25,8 +84,3 @@ from rllib_arpo.mlflow.metric_groups import metric_name
 )
 def test_the_name_of_a_path(path, name):
     assert metric_name(path) == name
-
-
-def test_all_metrics_have_names_if_asked():
-    assert metric_name("timers/training_step", all_metrics=True) == "8 other/timers/training_step"
-    assert metric_name("env_runners/accuracy", all_metrics=True) == "1 progress/accuracy"

@@ -111,14 +111,10 @@ def test_a_trace_as_mlflow_reads_it(logged):
     assert trace.info.request_time == pytest.approx(written_ms - 3000, abs=2)
     assert (trace.info.state, trace.info.request_preview) == ("ERROR", "q3: Q?")
     by_name = {span.name: span for span in trace.data.spans}
-    root, fork, python = by_name["q3"], by_name["fork 0.0 after turn 1"], by_name["python"]
+    root, fork = by_name["q3"], by_name["fork 0.0 after turn 1"]
     assert (root.parent_id, root.start_time_ns // 10**6) == (None, trace.info.request_time)
     assert fork.parent_id == by_name["trajectory 0"].span_id
     assert (fork.attributes["dH"], fork.attributes["P"]) == (0.25, 0.55)
-    assert (python.span_type, python.inputs, python.outputs) == ("TOOL", "1/0", "no")
-    assert (python.status.status_code, python.status.description) == ("ERROR", "error")
-    assert (python.start_time_ns - root.start_time_ns, python.end_time_ns - root.start_time_ns) == (2e9, 2.25e9)
-    assert by_name["turn 1"].attributes["entropies"] == [0.5]
 
 
 def test_a_file_that_was_written_again_replaces_its_traces(logs, model_folder):

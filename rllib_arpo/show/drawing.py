@@ -1,16 +1,61 @@
-"""Entropies as shades: of tokens in a text, and of the strip of a turn."""
+"""Where the parts of a tree are drawn, and in which shade a token's entropy appears."""
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
-from rllib_arpo.core.tree import Turn
+from rllib_arpo.core.figures import longest_path
+from rllib_arpo.core.tree import QuestionTree, Trajectory, Turn
 from rllib_arpo.record.question import TurnText
 
+#: Pixels: the prompt's box, the box of a turn, the gap behind it with the tool's mark, the ending, a line.
+PROMPT_WIDTH, TURN_WIDTH, GAP, END_WIDTH, LINE = 84, 120, 52, 250, 58
+#: Of a turn's box.
+BOX_HEIGHT = 18
 #: Nats: a token has shade i if i of these are not above its entropy. They are the same on every page.
 EDGES = (0.05, 0.2, 0.5, 0.9, 1.4, 2.0, 3.0)
 #: Parts of a turn's strip, at most.
 MAX_PARTS = 24
+
+
+@dataclass(frozen=True, slots=True)
+class TreeDrawing:
+    """The drawing of a tree: time runs from left to right, a trajectory is a line.
+
+    Attributes:
+        lines: agent id -> the number of its line from above.
+        width, height: of the whole drawing.
+    """
+
+    lines: Mapping[str, int]
+    width: int
+    height: int
+
+    def y(self, agent_id: str) -> int:
+        """The middle of a trajectory's boxes."""
+        return self.lines[agent_id] * LINE + LINE // 2
+
+    def x(self, depth: int) -> int:
+        """The left edge of the box of a turn."""
+        return PROMPT_WIDTH + GAP + depth * (TURN_WIDTH + GAP)
+
+
+def tree_layout(tree: QuestionTree) -> TreeDrawing:
+    """A fork's line is below its parent's, and above those of forks from earlier turns, so that no edges cross."""
+    order: list[str] = []
+
+    def draw(trajectory: Trajectory) -> None:
+        order.append(trajectory.agent_id)
+        forks = [fork for fork in tree.trajectories if fork.parent == trajectory.agent_id]
+        for fork in sorted(forks, key=lambda fork: fork.num_inherited_turns, reverse=True):
+            draw(fork)
+
+    for root in tree.trajectories:
+        if root.parent is None:
+            draw(root)
+    width = PROMPT_WIDTH + GAP + longest_path(tree) * (TURN_WIDTH + GAP) + END_WIDTH
+    return TreeDrawing({agent_id: line for line, agent_id in enumerate(order)}, width, len(order) * LINE)
 
 
 @dataclass(frozen=True, slots=True)

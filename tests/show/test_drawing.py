@@ -6,8 +6,7 @@ import numpy as np
 
 from rllib_arpo.core.tree import Trajectory, Turn
 from rllib_arpo.record.question import TurnText
-from rllib_arpo.show.layout import tree_layout
-from rllib_arpo.show.shades import StripPart, TextPart, strip, text_parts
+from rllib_arpo.show.drawing import StripPart, TextPart, strip, text_parts, tree_layout
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 
