@@ -123,7 +123,10 @@ class RecordedQuestion:
             more: `advantages` and `answers`.
         """
         texts = {
-            (t.agent_id, own): TurnText(*token_text(tokenizer, turn.token_ids), _response(tokenizer, turn))
+            (t.agent_id, own): TurnText(
+                *token_text(tokenizer, turn.token_ids),
+                tool_output=plain_text(tokenizer, turn.observation) if len(turn.observation) else None,
+            )
             for t in tree.trajectories
             for own, turn in enumerate(t.turns)
         }
@@ -146,10 +149,6 @@ class RecordedQuestion:
         """Forks that the question may have: M - N."""
         budget: int = self.settings["num_rollouts"] - len(self.tree.initial())
         return budget
-
-
-def _response(tokenizer: Any, turn: Turn) -> str | None:
-    return plain_text(tokenizer, turn.observation) if len(turn.observation) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
 
 
-#: Settings of the update that a record states, beside those of the rollout; the attributes of `ARPOConfig`.
-UPDATE_SETTINGS = (
+#: Attributes of `ARPOConfig` that a record states beside the settings of the sampler. Those of the fork rule are as the
+#: user gave them; the sampler has numbers in their place.
+STATED = (
+    "branch_width",
+    "branch_threshold",
+    "branch_share",
     "baseline",
     "returns",
     "normalize_std",
@@ -32,15 +36,12 @@ UPDATE_SETTINGS = (
     "loss_aggregation",
     "overlong_buffer_tokens",
 )
-#: Settings of the fork rule that a record states as the user gave them; the sampler has numbers in their place.
-FORK_SETTINGS = ("branch_width", "branch_threshold", "branch_share")
 
 
 def settings_of(config: ARPOConfig) -> dict[str, Any]:
     """The settings that the record of a run states for the questions of this configuration, or of its evaluation's."""
     rollout = RolloutSettings.from_config(config, explore=config.explore)
-    settings = {name: getattr(config, name) for name in (*FORK_SETTINGS, *UPDATE_SETTINGS)}
-    return stated(config.model_name_or_path, rollout) | settings
+    return stated(config.model_name_or_path, rollout) | {name: getattr(config, name) for name in STATED}
 
 
 def stated(model: str, rollout: RolloutSettings) -> dict[str, Any]:
