@@ -51,14 +51,13 @@ class LoopThread:
         await asyncio.gather(*others, return_exceptions=True)
 
 
+@functools.cache
 def loop_thread(name: str) -> LoopThread:
     """This process's thread called `name`; a forked process gets its own."""
-    return _loop_thread(name, os.getpid())
-
-
-@functools.cache
-def _loop_thread(name: str, pid: int) -> LoopThread:
     return LoopThread(name)
+
+
+os.register_at_fork(after_in_child=loop_thread.cache_clear)
 
 
 @contextlib.contextmanager

@@ -64,17 +64,16 @@ def with_options(made: Callable[..., Any], options: Mapping[str, Any], what: str
     return partial(made, **options)
 
 
-def function_named(given: Any, key: str, message: str) -> Any:
-    """`given`, or the function that it names as "module:function"; None stays None.
+def function_named(given: Any, option: str, what: str = "a function or its name") -> Any:
+    """The function that an option of a world is, or names as "module:function"; None stays None.
 
     Args:
-        key: of `env_config` that has the name.
-        message: of the error, up to the value.
+        what: what the option may be.
 
     Raises:
         ValueError: it is not a function.
     """
-    found = import_named(given, key) if isinstance(given, str) else given
+    found = import_named(given, "world") if isinstance(given, str) else given
     if found is not None and not callable(found):
-        raise ValueError(f"{message}, not {given!r:.80}.")
+        raise ValueError(f"env_config['world']: {option!r} must be {what}, not {given!r:.80}.")
     return found

@@ -20,7 +20,7 @@ from rllib_arpo.envs.support.validation import check_count
 from rllib_arpo.envs.tasks.rows import RowSource, all_rows, open_file, open_hub
 from rllib_arpo.envs.tasks.shots import MAX_SHOTS, SHOTS
 from rllib_arpo.envs.tasks.specs import SPECS, DatasetSpec
-from rllib_arpo.envs.tasks.task import TRAIN, Task, check_split, permutation
+from rllib_arpo.envs.tasks.task import TRAIN, Task, permutation
 
 logger = logging.getLogger(__name__)
 _CHOOSE = "env_config['train_fraction'] and what is skipped"
@@ -58,7 +58,7 @@ class DatasetTask(Task):
     keep_system_prompt: bool = False
 
     def __post_init__(self) -> None:
-        check_split(self.split)
+        super().__post_init__()
         if self.path and (self.hub_id or self.hub_config or self.hub_split):
             raise ValueError("env_config['path'] and env_config['hub_...'] exclude each other.")
         if self.few_shot not in range(MAX_SHOTS + 1):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rllib_arpo.envs.question import QA, Question
-from rllib_arpo.envs.tasks.task import TEST, Task, check_split
+from rllib_arpo.envs.tasks.task import TEST, Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +24,6 @@ class SeedsTask(Task):
     seed: int = 0
     num_seeds: int | None = None
     num_test_questions: int = 64
-
-    def __post_init__(self) -> None:
-        check_split(self.split)
 
     @property
     def num_questions(self) -> int | None:

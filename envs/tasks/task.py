@@ -30,6 +30,10 @@ class Task(ABC):
     split: str
     seed: int
 
+    def __post_init__(self) -> None:
+        if self.split not in (TRAIN, TEST):
+            raise ValueError(f"split must be {TRAIN!r} or {TEST!r}, not {self.split!r}.")
+
     @property
     @abstractmethod
     def num_questions(self) -> int | None:
@@ -68,11 +72,6 @@ class Task(ABC):
     def comparisons(self) -> Mapping[str, Comparison]:
         """Ability -> how answers are compared, for abilities that only this task has."""
         return {}
-
-
-def check_split(split: str) -> None:
-    if split not in (TRAIN, TEST):
-        raise ValueError(f"split must be {TRAIN!r} or {TEST!r}, not {split!r}.")
 
 
 @functools.lru_cache(maxsize=8)

@@ -11,7 +11,7 @@ import numpy as np
 
 from rllib_arpo.envs.question import MATH, Question
 from rllib_arpo.envs.support.validation import check_known
-from rllib_arpo.envs.tasks.task import TEST, Task, check_split, permutation
+from rllib_arpo.envs.tasks.task import TEST, Task, permutation
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN, NUM_TEST, NUM_TRAIN, OPENING, SYLLABLES, TrailForm
 
 COLOURS = ("red", "blue", "green", "white", "black", "brown", "pink", "gold", "silver", "purple")
@@ -106,7 +106,7 @@ class TrailsTask(Task):
     form: str = MAIN.name
 
     def __post_init__(self) -> None:
-        check_split(self.split)
+        super().__post_init__()
         check_known([self.form], FORMS, "form of trails")
 
     @property

@@ -116,7 +116,7 @@ def class_world(
     if isinstance(read, Sequence) and not isinstance(read, str):
         read = names_reader(read)
     make = with_options(made, options, f"env_config['world']: {getattr(made, '__name__', 'options')}")
-    return partial(GymWorld, make, _function(read, "read"), _function(show, "show"))
+    return partial(GymWorld, make, function_named(read, "read"), function_named(show, "show"))
 
 
 def names_reader(names: Sequence[str]) -> Read:
@@ -130,11 +130,6 @@ def names_reader(names: Sequence[str]) -> Read:
         return number
 
     return read
-
-
-def _function(given: Any, key: str) -> Any:
-    """A function of the world's options, which may be its name "module:function"."""
-    return function_named(given, "world", f"env_config['world']: {key!r} must be a function or its name")
 
 
 def _takes_env(show: Show) -> bool:

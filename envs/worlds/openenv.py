@@ -28,6 +28,8 @@ _MAX_BYTES = 1 << 26
 _LIST_TIMEOUT_S, _CLOSE_TIMEOUT_S = 30.0, 2.0
 #: Errors of a step that the action may have caused; the session goes on.
 _OF_ACTIONS = ("VALIDATION_ERROR", "EXECUTION_ERROR")
+#: What makes texts and actions.
+_FIELD = "a field, a function or its name"
 _logger = logging.getLogger(__name__)
 
 
@@ -200,7 +202,7 @@ def _warn_of_capacity(url: str, message: str) -> None:
 def _reader(given: Read | str | None) -> Read:
     if isinstance(given, str) and ":" not in given:
         return lambda text: {given: text}
-    found = _function(given, "read") or _object
+    found = function_named(given, "read", _FIELD) or _object
 
     def read(text: str) -> Any:
         with as_tool_error():
@@ -212,11 +214,7 @@ def _reader(given: Read | str | None) -> Read:
 def _shower(given: Show | str | None) -> Show:
     if isinstance(given, str) and ":" not in given:
         return lambda observed: _as_text(observed.get(given))
-    return _function(given, "show") or _as_text
-
-
-def _function(given: Any, key: str) -> Any:
-    return function_named(given, "world", f"env_config['world']: {key!r} must be a field, a function or its name")
+    return function_named(given, "show", _FIELD) or _as_text
 
 
 def _as_text(observed: Any) -> str:

@@ -16,7 +16,7 @@ from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.texts import first_line, valid_unicode
 from rllib_arpo.envs.worlds.far_side import RandomNumbers
-from rllib_arpo.envs.worlds.world import BEGINS, Call, Opening, Reply, WholeTurn, World
+from rllib_arpo.envs.worlds.world import Call, Opening, Reply, WholeTurn, World
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class RunningWorld:
             reply = Reply(str(error), status=ToolStatus.ERROR)
         if not (isinstance(reply, Reply) and isinstance(reply.text, str)):
             raise ContractError(f"{self.name} must return a Reply with a text, not {reply!r:.80}.")
-        reward = finite(reply.reward, f"{self.name}: the reward of {described(action)!r:.80}")
+        reward = finite(reply.reward, f"{self.name}: the reward of {str(action)!r:.80}")
         return dataclasses.replace(reply, text=valid_unicode(reply.text), reward=reward)
 
     async def score(self, path: FinishedPath) -> Score | None:
@@ -138,7 +138,7 @@ class ReplayMismatch(Exception):
     """A world does not do again what was done before."""
 
     def __init__(self, what: str, before: Any, again: Any):
-        old, new = described(before), described(again)
+        old, new = ("no answer" if reply is None else str(reply) for reply in (before, again))
         if old == new:
             old, new = repr(before), repr(again)
         shorter = min(len(old), len(new))
@@ -146,19 +146,3 @@ class ReplayMismatch(Exception):
         start = max(0, same - _SHOWN_CHARS // 2) if max(len(old), len(new)) > _SHOWN_CHARS else 0
         part = slice(start, start + _SHOWN_CHARS)
         super().__init__(f"{what} got {new[part]!r} in place of {old[part]!r}")
-
-
-def described(said: Any) -> str:
-    """An action or a reply in a message."""
-    if said is None:
-        return "no answer"
-    if isinstance(said, Call):
-        return f"{said.tool} {dict(said.arguments)}"
-    if isinstance(said, Opening):
-        return " ".join(map(str, said.messages + said.functions))
-    if isinstance(said, Reply):
-        paid = f" (reward {said.reward:g})" if said.reward else ""
-        text = said.text + " ".join(map(str, said.messages))
-        after = {None: "", BEGINS: " (another conversation)"}.get(said.follows, f" (after turn {said.follows})")
-        return "error: " * (said.status != ToolStatus.OK) + text + after + paid + " (the end)" * said.done
-    return str(said)

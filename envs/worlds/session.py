@@ -17,7 +17,7 @@ from rllib_arpo.envs.support.texts import first_line, seed_of_name
 from rllib_arpo.envs.tools.tool import Tool, read_argument, slot_of
 from rllib_arpo.envs.worlds.far_side import RandomNumbers
 from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.running import ReplayMismatch, RunningWorld, described
+from rllib_arpo.envs.worlds.running import ReplayMismatch, RunningWorld
 from rllib_arpo.envs.worlds.world import Call, NotCopied, Opening, Reply, WholeTurn, World, WorldLost
 
 T = TypeVar("T")
@@ -188,7 +188,7 @@ class WorldSession:
                 timed_out = move.reply.status == ToolStatus.TIMEOUT
                 reply = None if timed_out else await _act_in(running, move.action, move.tool)
                 if reply != move.reply:
-                    raise ReplayMismatch(f"turn {turn}, {described(move.action)},", move.reply, reply)
+                    raise ReplayMismatch(f"turn {turn}, {move.action},", move.reply, reply)
         except BaseException:
             await running.close_lost()
             raise

@@ -23,6 +23,9 @@ class Call:
     tool: str
     arguments: Mapping[str, Any]
 
+    def __str__(self) -> str:
+        return f"{self.tool} {dict(self.arguments)}"
+
 
 @dataclass(frozen=True, slots=True)
 class WholeTurn:
@@ -42,8 +45,7 @@ class WholeTurn:
     refused: str = ""
 
     def __str__(self) -> str:
-        call = "" if self.call is None else f" {self.call.tool} {dict(self.call.arguments)}"
-        return f"{self.text}{call}{self.refused}".strip()
+        return f"{self.text} {self.call or ''}{self.refused}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,9 @@ class Opening:
 
     messages: tuple[Mapping[str, Any], ...]
     functions: tuple[Mapping[str, Any], ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join(map(str, self.messages + self.functions))
 
 
 #: `Reply.follows` of messages that begin another conversation.
@@ -86,6 +91,12 @@ class Reply:
     messages: tuple[Mapping[str, Any], ...] = ()
     functions: tuple[Mapping[str, Any], ...] = ()
     follows: int | None = None
+
+    def __str__(self) -> str:
+        paid = f" (reward {self.reward:g})" if self.reward else ""
+        text = self.text + " ".join(map(str, self.messages))
+        after = {None: "", BEGINS: " (another conversation)"}.get(self.follows, f" (after turn {self.follows})")
+        return "error: " * (self.status != ToolStatus.OK) + text + after + paid + " (the end)" * self.done
 
 
 class WorldLost(BrokenToolError):
