@@ -18,6 +18,5 @@ REPORTING = {
         "those of all evaluation questions; None: only of questions that end the run.",
         optional(PROBABILITY),
         Reader.TRAINING,
-        command_line=True,
     ),
 }
