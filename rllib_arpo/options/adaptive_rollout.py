@@ -54,7 +54,6 @@ ADAPTIVE_ROLLOUT = {
         "M, trajectories per question.",
         at_least(1),
         Reader.SAMPLING,
-        greedy=1,
         needs=(
             Need(
                 "baseline={baseline!r} compares a question's trajectories; use 'batch'",
@@ -68,8 +67,6 @@ ADAPTIVE_ROLLOUT = {
         "N, how many of them start at the prompt; the other M - N are forks or top-ups.",
         at_least(1),
         Reader.SAMPLING,
-        greedy=1,
-        command_line=True,
         needs=(
             Need(
                 "must not exceed num_rollouts={num_rollouts}",
@@ -91,8 +88,6 @@ ADAPTIVE_ROLLOUT = {
         'chooses. "never": none (GRPO).',
         name_in(BRANCHING_RULES),
         Reader.SAMPLING,
-        greedy="never",
-        command_line=True,
         needs=(
             Need(
                 "max_tool_calls=0 leaves no response to fork at; branching='never' says so",
@@ -106,7 +101,6 @@ ADAPTIVE_ROLLOUT = {
         'Z, how many children a fork has; "wide": (M - N) / N, rounded up, so the first forks share the whole budget.',
         or_name(at_least(1), WIDE),
         Reader.FORKS,
-        command_line=True,
         needs=(
             Need(
                 "not with pre_monitoring_sensitivity, whose N differs between questions",
@@ -121,28 +115,23 @@ ADAPTIVE_ROLLOUT = {
             ),
         ),
     ),
-    "entropy_window": Option(
-        20, "k, how many tokens after a tool response are compared.", at_least(1), command_line=True
-    ),
+    "entropy_window": Option(20, "k, how many tokens after a tool response are compared.", at_least(1)),
     "entropy_estimator": Option(
         "exact",
         '"exact": over the whole vocabulary; "top_k": over the ten likeliest tokens, as in the authors\' code.',
         name_in(ENTROPY_ESTIMATORS),
-        command_line=True,
     ),
     "entropy_normalization": Option(
         "sum_log_vocab",
         '"sum_log_vocab" (sum over the window / ln V, the authors\' code), "mean_log_vocab" (mean / ln V) or "vocab" '
         "(sum / V, the paper's words).",
         name_in(ENTROPY_NORMALIZATIONS),
-        command_line=True,
     ),
     "entropy_baseline": Option(
         "initial",
         'what the entropy after a tool response is compared with. "initial" (the paper): that of the root\'s first'
         ' tokens; "running": the mean after the same tool\'s responses in earlier questions.',
         one_of("initial", "running"),
-        command_line=True,
         needs=(
             Need(
                 "branching={branching!r} does not look at the entropy",
@@ -162,7 +151,6 @@ ADAPTIVE_ROLLOUT = {
         "at; None: `questions_per_batch`.",
         optional(at_least(1)),
         Reader.TRAINING,
-        command_line=True,
         needs=(
             Need(
                 "needs one of entropy_baseline='running', branching='permuted', branch_threshold='auto', "
@@ -185,18 +173,14 @@ ADAPTIVE_ROLLOUT = {
         "alpha of P = alpha + beta * dH.",
         PROBABILITY,
         Reader.FORKS,
-        command_line=True,
     ),
-    "branch_entropy_weight": Option(
-        FORK_RULE.branch_entropy_weight, "beta of P.", POSITIVE, Reader.FORKS, command_line=True
-    ),
+    "branch_entropy_weight": Option(FORK_RULE.branch_entropy_weight, "beta of P.", POSITIVE, Reader.FORKS),
     "branch_threshold": Option(
         FORK_RULE.branch_threshold,
         'tau; a response forks if P exceeds it. "auto": tau follows dH of the last `entropy_baseline_questions` '
         "questions, so that `branch_share` of the tool responses exceed it.",
         or_name(FINITE, AUTO),
         Reader.FORKS,
-        command_line=True,
         needs=(
             Need(
                 "entropy_baseline='running' moves already; set a number",
@@ -210,7 +194,6 @@ ADAPTIVE_ROLLOUT = {
         f'of branch_threshold="auto": the share of tool responses that fork while forks are left; None: {AUTO_SHARE}.',
         optional(number("a number between 0 and 1", lambda value: 0 < value < 1)),
         Reader.TRAINING,
-        command_line=True,
         needs=(
             Need(
                 "belongs to branch_threshold='auto'",
@@ -224,7 +207,6 @@ ADAPTIVE_ROLLOUT = {
         'with branching="random": the probability of a fork.',
         optional(PROBABILITY),
         Reader.FORKS,
-        command_line=True,
         needs=(
             Need(
                 "branching={branching!r} needs a probability; it has no default",
@@ -240,7 +222,6 @@ ADAPTIVE_ROLLOUT = {
         "c of AEPO's factor 1 - min(c l, 1) on P, where l nodes directly above were forked.",
         PROBABILITY,
         Reader.FORKS,
-        command_line=True,
         needs=(
             Need(
                 "with budget_allocation={budget_allocation!r} a node may be decided before those above it",
@@ -255,7 +236,6 @@ ADAPTIVE_ROLLOUT = {
         "`max_weight_lag` on; None: every question has `num_initial_rollouts`.",
         optional(POSITIVE),
         Reader.FORKS,
-        command_line=True,
     ),
     "budget_allocation": Option(
         "first_come",
@@ -265,7 +245,6 @@ ADAPTIVE_ROLLOUT = {
         'question lasts about twice as long. "random_over_tree": random nodes, at the same time (Tree-GRPO).',
         name_in(BUDGET_ALLOCATIONS),
         Reader.FORKS,
-        command_line=True,
         needs=(
             Need(
                 "branching={branching!r} must ignore the entropy",

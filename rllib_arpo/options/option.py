@@ -65,8 +65,6 @@ class Option:
         doc: its meaning, for the help and the page.
         rule: the rule that a value must keep by itself.
         reader: the part of a run that reads it.
-        greedy: the value, if there is one, that says what greedy decoding does.
-        command_line: whether recipes with several algorithms have it on their command line.
         needs: the conditions on it and other keys.
     """
 
@@ -74,8 +72,6 @@ class Option:
     doc: str
     rule: Rule
     reader: Reader = Reader.ROLLOUT
-    greedy: Any = None
-    command_line: bool = False
     needs: tuple[Need, ...] = ()
 
     def new_value(self) -> Any:

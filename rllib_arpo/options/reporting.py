@@ -18,6 +18,5 @@ REPORTING = {
         "beside those of all evaluation questions; None: only questions that end the run are recorded.",
         optional(PROBABILITY),
         Reader.TRAINING,
-        command_line=True,
     ),
 }

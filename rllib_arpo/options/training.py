@@ -112,7 +112,6 @@ TRAINING = {
         "soft",
         '"soft" or "hard" advantages of shared tokens (paper, section 3.2).',
         name_in(ATTRIBUTIONS),
-        command_line=True,
         needs=(_one_leaf("attribution", "hard", "soft"),),
     ),
     "leaf_weighting": _option(
@@ -204,7 +203,6 @@ TRAINING = {
         'the same tool response (GiGPO), "batch": all of the batch (REINFORCE++), or "module:function": '
         'docs/design.md, "Credit".',
         BASELINE,
-        command_line=True,
         needs=(
             Need(
                 "with branching='never' a tree has one leaf; use 'group', which is the same",

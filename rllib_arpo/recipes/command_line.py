@@ -66,7 +66,13 @@ def _value(text: str) -> float | str:
 
 
 #: Options of `ARPOConfig` that the command line has under the same names.
-ARM_OPTIONS = {name: option for name, option in OPTIONS.items() if option.command_line}
+ARM_OPTIONS = (
+    "num_initial_rollouts", "branching", "branch_width", "entropy_window", "entropy_estimator",
+    "entropy_normalization", "entropy_baseline", "entropy_baseline_questions", "branch_base_probability",
+    "branch_entropy_weight", "branch_threshold", "branch_share", "random_fork_probability",
+    "consecutive_fork_penalty", "pre_monitoring_sensitivity", "budget_allocation", "attribution", "baseline",
+    "record_share",
+)  # fmt: skip
 #: Further keys of the configuration that it has.
 SIZES = ("num_rollouts", "questions_per_batch", "questions_per_minibatch", "num_epochs")
 
@@ -75,8 +81,8 @@ def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Adds the arguments of recipes that are run with several algorithms (RLlib's `--algo`), fork rules and seeds."""
     parser.add_argument("--seed", type=int, default=0, help="of the order of the questions and of the forks")
     parser.add_argument("--num-rollouts", type=int, help="M, trajectories per question; default: the recipe's")
-    for name, option in ARM_OPTIONS.items():
-        doc = option.doc.replace("%", "%%")
+    for name in ARM_OPTIONS:
+        doc = OPTIONS[name].doc.replace("%", "%%")
         parser.add_argument(_flag(name), type=_value, help=f"{doc} Default: the recipe's, or the algorithm's")
     parser.add_argument("--questions-per-batch", type=int, help="questions an update; default: the recipe's")
     parser.add_argument(
@@ -160,7 +166,7 @@ def _update_settings(config: ARPOConfig, questions_per_minibatch: int | None) ->
 
 
 def _check_forks(config: ARPOConfig, given: Mapping[str, Any], algorithm: str) -> None:
-    of_forks = [name for name in given if name in ARM_OPTIONS.keys() & ADAPTIVE_ROLLOUT.keys() - {"branching"}]
+    of_forks = [name for name in given if name in set(ARM_OPTIONS) & ADAPTIVE_ROLLOUT.keys() - {"branching"}]
     if config.branching == "never" and of_forks:
         option = f"{_flag(of_forks[0])} {given[of_forks[0]]}"
         raise ValueError(f"{option}: --algo {algorithm} with branching='never' forks nothing.")

@@ -215,9 +215,9 @@ UNREAD_IN_EVALUATION = {
 #: Options that an evaluation without forks does not read.
 UNREAD_WITHOUT_FORKS = {name for name, option in OPTIONS.items() if option.reader is Reader.FORKS}
 #: Options that greedy decoding does not read, and the value, if there is one, that says what it does.
-UNREAD_IF_GREEDY = {
-    name: option.greedy for name, option in OPTIONS.items() if option.reader in (Reader.SAMPLING, Reader.FORKS)
-}
+UNREAD_IF_GREEDY: dict[str, Any] = {
+    name: None for name, option in OPTIONS.items() if option.reader in (Reader.SAMPLING, Reader.FORKS)
+} | {"num_rollouts": 1, "num_initial_rollouts": 1, "branching": "never"}
 
 
 def keyword(key: str) -> str:

@@ -8,7 +8,7 @@ from ray import tune
 from ray.core.generated import autoscaler_pb2
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
 
-from rllib_arpo import ARPO, ARPOConfig
+from rllib_arpo import ARPO
 from rllib_arpo.validation import check_cluster_resources
 from tests.helpers.configs import small_config
 from tests.helpers.parquet import parquet, row
@@ -16,41 +16,31 @@ from tests.validation.refusals import message
 
 
 @pytest.mark.parametrize(
-    ("model_config", "architecture"),
+    ("model_config", "expected"),
     [
-        ({"model_type": "vit"}, "not stated"),
-        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "BertForMaskedLM"),
+        (None, "is neither a folder with a Hugging Face model nor the id of one"),
+        ({"model_type": "vit"}, "is not a causal language model: its architecture is not stated."),
+        (
+            {"model_type": "bert", "architectures": ["BertForMaskedLM"]},
+            "is not a causal language model: its architecture is BertForMaskedLM.",
+        ),
     ],
 )
-def test_not_a_causal_language_model(tmp_path, model_config, architecture):
-    (tmp_path / "config.json").write_text(json.dumps(model_config))
-    assert message(small_config(str(tmp_path))) == (
-        f"model_name_or_path={str(tmp_path)!r} is not a causal language model: its architecture is {architecture}."
-    )
+def test_not_a_causal_language_model(tmp_path, model_config, expected):
+    if model_config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(model_config))
+    assert message(small_config(str(tmp_path))).startswith(f"model_name_or_path={str(tmp_path)!r} {expected}")
 
 
-def test_a_folder_that_holds_no_model(tmp_path):
-    expected = f"model_name_or_path={str(tmp_path)!r} is neither a folder with a Hugging Face model nor the id of one"
-    assert message(small_config(str(tmp_path))).startswith(expected)
-
-
-def questions_from(model: str, path: str) -> ARPOConfig:
-    return small_config(model).environment("ParquetQuestions-v0", env_config={"path": path, "tools": ["python"]})
-
-
-def test_a_row_without_an_answer_ends_the_run_with_file_and_row(ray_cluster, model_folder, tmp_path, built):
-    path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), row(), row()])
-    config = questions_from(model_folder, path).training(questions_per_batch=4)
-    algorithm = built(config.env_runners(num_env_runners=1))
-    with pytest.raises(ValueError, match=r"holes\.parquet.*row 1"):
-        algorithm.train()
-
-
-def test_bad_rows_are_skipped_and_counted(ray_cluster, model_folder, tmp_path, caplog, built):
+def test_a_bad_row_ends_the_run_or_is_skipped_and_counted(ray_cluster, model_folder, tmp_path, caplog, built):
     long = row(question="How much is " + "1 + " * 60 + "1?")
     path = parquet(tmp_path / "holes.parquet", [row(), row(answer=""), long, row()])
-    config = questions_from(model_folder, path).training(questions_per_batch=4)
-    config.environment(env_config={"max_prompt_tokens": 700})
+    config = small_config(model_folder).training(questions_per_batch=4)
+    config.environment("ParquetQuestions-v0", env_config={"path": path, "tools": ["python"], "max_prompt_tokens": 700})
+    algorithm = built(config.copy(copy_frozen=False).env_runners(num_env_runners=1))
+    with pytest.raises(ValueError, match=r"holes\.parquet.*row [12]"):
+        algorithm.train()
+
     algorithm = built(config.adaptive_rollout(on_bad_row="skip"))
     rollout = algorithm.train()["env_runners"]
     assert (rollout["questions_given_up"], rollout["num_episodes"]) == (2, 2)
