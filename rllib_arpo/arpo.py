@@ -208,12 +208,12 @@ class ARPO(Algorithm):
         return SamplingConditions(self._weight_version, rollout_reference(self._rollout_history, self.config))
 
     def _update(self, batch: Sequence[SampledQuestion]) -> None:
-        from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
+        from rllib_arpo.learner.training_data import QuestionBatch
 
         turns = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
         with self.metrics.of_user("learner_connector"):
             episodes = apply_user_connectors(self._user_connectors, [s.episode for s in batch], self.metrics)
-        data = QuestionBatch.plan(episodes, PlanSettings.from_config(self.config), seed=self._num_updates)
+        data = QuestionBatch.plan(episodes, self.config, seed=self._num_updates)
         recorded = self._num_updates + 1, self.last_sampled, episodes, data.statistics
         self._recorder.training(*recorded)
         try:

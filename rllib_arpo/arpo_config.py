@@ -111,9 +111,9 @@ class ARPOConfig(OptionMethods):
     def build_learner_connector(
         self, input_observation_space: Any, input_action_space: Any, device: Any = None
     ) -> LearnerConnectorPipeline:
-        from rllib_arpo.connectors import PipelineSettings, build_learner_pipeline
+        from rllib_arpo.connectors import build_learner_pipeline
 
-        return build_learner_pipeline(PipelineSettings.from_config(self), input_observation_space, input_action_space)
+        return build_learner_pipeline(self, input_observation_space, input_action_space)
 
     @override(AlgorithmConfig)
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:

@@ -29,35 +29,12 @@ from rllib_arpo.core.advantages import (
 from rllib_arpo.core.columns import JUDGED_TREES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
 from rllib_arpo.core.credit import advantages_of, credit_of
 from rllib_arpo.core.packing import pack_tree
-from rllib_arpo.core.settings import settings_from
 from rllib_arpo.core.token_counts import response_tokens
 from rllib_arpo.core.tree import QuestionTree, TreeLayout, depth_first_layout
 from rllib_arpo.rollout.episodes import TreeEpisode
 
 #: The `baseline` that needs the other questions' rewards.
 BATCH = "batch"
-
-
-@dataclass(frozen=True, slots=True)
-class PipelineSettings:
-    """The settings of the connector; the attributes have the names of `ARPOConfig`'s, except `with_entropies`.
-
-    `with_entropies`: whether advantages depend on the entropies of the tokens.
-    """
-
-    baseline: str
-    returns: str
-    normalize_std: bool
-    attribution: str
-    loss_aggregation: str
-    leaf_weighting: str
-    max_response_tokens: int
-    overlong_buffer_tokens: int | None
-    with_entropies: bool
-
-    @classmethod
-    def from_config(cls, config: AlgorithmConfig) -> PipelineSettings:
-        return settings_from(cls, config, with_entropies=config.entropy_advantage_coeff > 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,22 +62,22 @@ class JudgedTree:
         return ATTRIBUTIONS[name](self.by_node, self.weights, *leaf_ranges(self.layout), self.offsets)
 
 
-def leaf_rewards(tree: QuestionTree, layout: TreeLayout, settings: PipelineSettings) -> np.ndarray:
-    """The returns of the leaves that count, [L] float64, with the overlong penalty if the settings have one.
+def leaf_rewards(tree: QuestionTree, layout: TreeLayout, config: AlgorithmConfig) -> np.ndarray:
+    """The returns of the leaves that count, [L] float64, with the overlong penalty if the configuration has one.
 
     The penalty is DAPO's for long responses (arXiv 2503.14476, eq. 13). A response is what `max_response_tokens`
     counts: the generated and the tool tokens of the leaf's whole path. Logged rewards stay as the environment gave
     them.
     """
-    rewards, buffer = tree.returns()[list(layout.leaves)], settings.overlong_buffer_tokens
+    rewards, buffer = tree.returns()[list(layout.leaves)], config.overlong_buffer_tokens
     if buffer is None:
         return rewards
     return rewards + [
-        overlong_penalty(number, settings.max_response_tokens, buffer) for number in response_tokens(tree, layout)
+        overlong_penalty(number, config.max_response_tokens, buffer) for number in response_tokens(tree, layout)
     ]
 
 
-def judge(tree: QuestionTree, settings: PipelineSettings, statistics: Any) -> JudgedTree:
+def judge(tree: QuestionTree, config: AlgorithmConfig, statistics: Any) -> JudgedTree:
     """Computes the advantages and the weights of a question's leaves.
 
     Args:
@@ -108,16 +85,16 @@ def judge(tree: QuestionTree, settings: PipelineSettings, statistics: Any) -> Ju
             a learner sees only a part; `BATCH` (REINFORCE++) compares with them.
     """
     layout = depth_first_layout(tree)
-    rewards, by_node = leaf_rewards(tree, layout, settings), None
-    if settings.baseline == BATCH:
+    rewards, by_node = leaf_rewards(tree, layout, config), None
+    if config.baseline == BATCH:
         advantages = batch_advantages(rewards, statistics.mean, statistics.std)
         scale = reward_scale(statistics.std)
     else:
-        credit = credit_of(settings.baseline)
-        advantages, by_node = advantages_of(credit, rewards, tree, layout, settings.normalize_std)
-        scale = group_reward_scale(rewards, settings.normalize_std)
-    weighting, offsets = settings.leaf_weighting, None
-    if settings.returns == "to_go":
+        credit = credit_of(config.baseline)
+        advantages, by_node = advantages_of(credit, rewards, tree, layout, config.normalize_std)
+        scale = group_reward_scale(rewards, config.normalize_std)
+    weighting, offsets = config.leaf_weighting, None
+    if config.returns == "to_go":
         offsets = to_go_offsets(tree, layout, LEAF_WEIGHTINGS[weighting](layout), scale)
     return JudgedTree(
         tree,
@@ -125,7 +102,7 @@ def judge(tree: QuestionTree, settings: PipelineSettings, statistics: Any) -> Ju
         rewards,
         advantages,
         by_node=advantages if by_node is None else by_node,
-        weights=leaf_weights(tree, layout, settings.loss_aggregation, weighting, settings.max_response_tokens),
+        weights=leaf_weights(tree, layout, config.loss_aggregation, weighting, config.max_response_tokens),
         offsets=offsets,
     )
 
@@ -137,35 +114,35 @@ class TreeConnector(ConnectorV2):
     batch as a whole are divided: 1 unless the baseline is `BATCH`.
     """
 
-    def __init__(self, settings: PipelineSettings, *spaces: Any) -> None:
+    def __init__(self, config: AlgorithmConfig, *spaces: Any) -> None:
         super().__init__(*spaces)
-        self._settings = settings
+        self._config = config
 
     def __call__(
         self, *, batch: dict[str, Any], episodes: Sequence[TreeEpisode], shared_data: dict[str, Any], **kwargs: Any
     ) -> dict[str, Any]:
-        settings, statistics = self._settings, shared_data[REWARD_STATISTICS]
-        trees = [judge(episode.tree, settings, statistics) for episode in episodes]
+        config, statistics = self._config, shared_data[REWARD_STATISTICS]
+        trees = [judge(episode.tree, config, statistics) for episode in episodes]
         batch[JUDGED_TREES] = trees
         batch[PACKED_TREES] = [
             pack_tree(
                 judged.tree,
                 judged.layout,
-                judged.attribution(settings.attribution),
-                with_entropies=settings.with_entropies,
+                judged.attribution(config.attribution),
+                with_entropies=config.entropy_advantage_coeff > 0,
             )
             for judged in trees
         ]
-        batch[REWARD_SCALE] = reward_scale(statistics.std) if settings.baseline == BATCH else 1.0
+        batch[REWARD_SCALE] = reward_scale(statistics.std) if config.baseline == BATCH else 1.0
         return batch
 
 
 def build_learner_pipeline(
-    settings: PipelineSettings, input_observation_space: Any = None, input_action_space: Any = None
+    config: AlgorithmConfig, input_observation_space: Any = None, input_action_space: Any = None
 ) -> LearnerConnectorPipeline:
     """RLlib's pipeline with the connector; it has none of RLlib's default ones, which pad and batch single steps.
 
     It has none of the user's connectors either: the driver runs those before it plans the update (`users.py`).
     """
     spaces = input_observation_space, input_action_space
-    return LearnerConnectorPipeline(*spaces, connectors=[TreeConnector(settings, *spaces)])
+    return LearnerConnectorPipeline(*spaces, connectors=[TreeConnector(config, *spaces)])

@@ -14,10 +14,9 @@ import numpy as np
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.learner.training_data import TrainingData
 
-from rllib_arpo.connectors import BATCH, PipelineSettings, leaf_rewards
+from rllib_arpo.connectors import BATCH, leaf_rewards
 from rllib_arpo.core.advantages import loss_denominator, mean_and_std
 from rllib_arpo.core.entropy import EntropyStatistics, entropy_statistics, unique_entropies
-from rllib_arpo.core.settings import settings_from
 from rllib_arpo.core.token_counts import unique_tokens
 from rllib_arpo.core.tree import depth_first_layout
 from rllib_arpo.rollout.episodes import TreeEpisode
@@ -46,20 +45,6 @@ class Minibatch:
     entropies: EntropyStatistics | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PlanSettings:
-    """The settings of the plan of an update; the attributes have the names of `ARPOConfig`'s, except `pipeline`."""
-
-    pipeline: PipelineSettings
-    questions_per_minibatch: int
-    num_epochs: int = 1
-    shuffle_batch_per_epoch: bool = False
-
-    @classmethod
-    def from_config(cls, config: AlgorithmConfig) -> PlanSettings:
-        return settings_from(cls, config, pipeline=PipelineSettings.from_config(config))
-
-
 @dataclass
 class QuestionBatch(TrainingData):
     """Whole questions, one episode each, with the plan of the update; made by `plan`.
@@ -79,7 +64,7 @@ class QuestionBatch(TrainingData):
     has_signal: bool = True
 
     @classmethod
-    def plan(cls, episodes: Sequence[TreeEpisode], settings: PlanSettings, seed: int = 0) -> QuestionBatch:
+    def plan(cls, episodes: Sequence[TreeEpisode], config: AlgorithmConfig, seed: int = 0) -> QuestionBatch:
         """Plans the update on `episodes`.
 
         Args:
@@ -89,18 +74,16 @@ class QuestionBatch(TrainingData):
         Raises:
             ValueError: advantages depend on entropies that were not recorded.
         """
-        pipeline = settings.pipeline
         questions = [(episode.tree, depth_first_layout(episode.tree)) for episode in episodes]
-        rewards = [leaf_rewards(tree, layout, pipeline) for tree, layout in questions]
+        rewards = [leaf_rewards(tree, layout, config) for tree, layout in questions]
         denominators = [
-            loss_denominator(tree, layout, pipeline.loss_aggregation, pipeline.leaf_weighting)
-            for tree, layout in questions
+            loss_denominator(tree, layout, config.loss_aggregation, config.leaf_weighting) for tree, layout in questions
         ]
         entropies = None
-        if pipeline.with_entropies:
+        if config.entropy_advantage_coeff > 0:
             entropies = [unique_entropies(tree, layout) for tree, layout in questions]
-        compared = [np.concatenate(rewards)] if pipeline.baseline == BATCH else rewards
-        orders = _epoch_orders(len(episodes), settings.num_epochs, seed if settings.shuffle_batch_per_epoch else None)
+        compared = [np.concatenate(rewards)] if config.baseline == BATCH else rewards
+        orders = _epoch_orders(len(episodes), config.num_epochs, seed if config.shuffle_batch_per_epoch else None)
         return cls(
             episodes=list(episodes),
             minibatches=tuple(
@@ -110,7 +93,7 @@ class QuestionBatch(TrainingData):
                     entropies=None if entropies is None else entropy_statistics([entropies[q] for q in chunk]),
                 )
                 for order in orders
-                for chunk in _chunks(order, settings.questions_per_minibatch)
+                for chunk in _chunks(order, config.questions_per_minibatch)
             ),
             statistics=RewardStatistics(*mean_and_std(np.concatenate(rewards))),
             num_tokens=tuple(unique_tokens(tree, layout) for tree, layout in questions),

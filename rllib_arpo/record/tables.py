@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rllib_arpo.connectors import JudgedTree, PipelineSettings, judge
+from rllib_arpo.connectors import JudgedTree, judge
 from rllib_arpo.envs.protocols.prompts import load_tokenizer
 from rllib_arpo.record.question import QuestionFacts, RecordedQuestion, TreeAdvantages, TurnAdvantages, question_rows
 from rllib_arpo.record.schema import EVALUATION, SCHEMA, SETTINGS_KEY, TRAINING, VERSION, VERSION_KEY
@@ -86,14 +86,13 @@ def training_table(
         statistics: of the rewards of the whole batch (`QuestionBatch.statistics`).
     """
     tokenizer, stated = _tokenizer(config.model_name_or_path), settings_of(config)
-    pipeline = PipelineSettings.from_config(config)
     questions = [
         RecordedQuestion.decoded(
             question.tree if episode is None else episode.tree,
             _facts(question, purpose, iteration),
             tokenizer,
             stated,
-            advantages=None if episode is None else tree_advantages(judge(episode.tree, pipeline, statistics)),
+            advantages=None if episode is None else tree_advantages(judge(episode.tree, config, statistics)),
         )
         for question, episode in chosen
     ]

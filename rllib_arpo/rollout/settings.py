@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
@@ -16,8 +17,9 @@ from rllib_arpo.core.branching import (
 )
 from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
 from rllib_arpo.core.rollout_history import NO_HISTORY, RolloutHistory, RolloutReference
-from rllib_arpo.core.settings import settings_from
 from rllib_arpo.engine.engine import WINDOWS
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +70,7 @@ class RolloutSettings:
         num_rollouts = config.num_rollouts if explore else 1
         # Without forks, top-ups would start after the first N have ended; start all trajectories at once instead.
         num_initial_rollouts = num_rollouts if branching == "never" else config.num_initial_rollouts
-        params = settings_from(
+        params = _from_config(
             BranchingParams,
             config,
             branching=branching,
@@ -80,7 +82,7 @@ class RolloutSettings:
                 config.branch_entropy_weight,
             ),
         )
-        return settings_from(
+        return _from_config(
             cls,
             config,
             num_rollouts=num_rollouts,
@@ -98,3 +100,9 @@ def rollout_reference(history: RolloutHistory, config: AlgorithmConfig) -> Rollo
     """What the configuration wants to know of earlier questions."""
     share = (config.branch_share or AUTO_SHARE) if config.branch_threshold == AUTO else None
     return history.reference(share, by_depth=looks_back(config.branching))
+
+
+def _from_config(kind: type[T], config: AlgorithmConfig, **computed: Any) -> T:
+    """A value of the dataclass `kind`, whose fields that are not computed are the configuration's of their names."""
+    names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: computed[name] if name in computed else getattr(config, name) for name in names})

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.connectors import PipelineSettings, build_learner_pipeline
+from rllib_arpo.connectors import build_learner_pipeline
 from rllib_arpo.core.columns import JUDGED_TREES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
 from rllib_arpo.core.tree import StopReason, TreeLayout, TreeNode
 from rllib_arpo.learner.training_data import RewardStatistics
@@ -31,18 +31,8 @@ QUESTION = make_tree(
 
 def run(*trees, **overrides):
     """The columns that the learner gets; the statistics are those of a larger batch."""
-    settings = {
-        "overlong_buffer_tokens": None,
-        "max_response_tokens": 8,
-        "baseline": "group",
-        "returns": "total",
-        "normalize_std": True,
-        "loss_aggregation": "token_mean",
-        "leaf_weighting": "uniform",
-        "attribution": "soft",
-        "with_entropies": False,
-    }
-    pipeline = build_learner_pipeline(PipelineSettings(**settings | overrides))
+    settings = {"max_response_tokens": 8, "loss_aggregation": "token_mean", "leaf_weighting": "uniform"} | overrides
+    pipeline = build_learner_pipeline(ARPOConfig().update_from_dict(settings))
     shared = {REWARD_STATISTICS: RewardStatistics(mean=0.5, std=2.0 - 1e-6)}
     return pipeline(rl_module=None, episodes=[TreeEpisode(tree) for tree in trees], shared_data=shared)
 
@@ -60,10 +50,8 @@ def test_from_episodes_to_packed_trees():
     np.testing.assert_allclose(packed.a_pos, [0, 0, good, good, 0, good, 0, 0, 0, good], atol=1e-6)
     np.testing.assert_allclose(packed.a_neg, [0, 0, bad, bad, 0, 0, bad, bad, bad, 0], atol=1e-6)
     np.testing.assert_array_equal(packed.weight, [0, 0, 2, 2, 0, 1, 1, 1, 1, 1])
-    [with_entropies] = run(QUESTION, with_entropies=True)[PACKED_TREES]
+    [with_entropies] = run(QUESTION, entropy_advantage_coeff=0.2)[PACKED_TREES]
     assert with_entropies.behavior_entropies.tolist() == [0, 0, 1, 1, 0, 1, 1, 1, 1, 1]
-    aepo = ARPOConfig().training(entropy_advantage_coeff=0.2)
-    assert [PipelineSettings.from_config(c).with_entropies for c in (ARPOConfig(), aepo)] == [False, True]
 
 
 @pytest.mark.parametrize(("options", "rewards", "advantages", "scale"), [

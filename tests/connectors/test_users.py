@@ -8,7 +8,7 @@ from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
-from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
+from rllib_arpo.learner.training_data import QuestionBatch
 from rllib_arpo.rollout.episodes import TreeEpisode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
@@ -36,7 +36,7 @@ class Piece(ConnectorV2):
 
 def plan(function, episodes) -> QuestionBatch:
     config = ARPOConfig().training(questions_per_batch=2, questions_per_minibatch=2)
-    return QuestionBatch.plan(apply_user_connectors([Piece(function)], episodes), PlanSettings.from_config(config))
+    return QuestionBatch.plan(apply_user_connectors([Piece(function)], episodes), config)
 
 
 def test_a_dropped_question_leaves_the_plan_of_the_others():

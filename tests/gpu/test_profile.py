@@ -6,7 +6,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 
 from release.benchmarks.common.bench import median, rounded, timed
 from release.benchmarks.learner.rollouts import make_rollouts
-from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
+from rllib_arpo.learner.training_data import QuestionBatch
 from rllib_arpo.rollout.episodes import TreeEpisode
 from tests.gpu.flops import model_flops
 from tests.gpu.kernels import profiled
@@ -33,7 +33,7 @@ def test_whole_updates(update, learner, peak, sizes, figures):
     tokens_per_pass, sharing, checkpointing = update
     questions, module = sizes.update_trees(sharing), learner.module[DEFAULT_MODULE_ID]
     learner.config.training(max_tokens_per_pass=tokens_per_pass)
-    batch = QuestionBatch.plan([TreeEpisode(tree) for tree in questions], PlanSettings.from_config(learner.config))
+    batch = QuestionBatch.plan([TreeEpisode(tree) for tree in questions], learner.config)
     if checkpointing:
         module.checkpoint_layers()
     if DEVICE == "cuda":

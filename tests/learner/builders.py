@@ -11,7 +11,7 @@ from torch import Tensor
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
-from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
+from rllib_arpo.learner.training_data import QuestionBatch
 from rllib_arpo.policy.sharded_state import whole_array
 from rllib_arpo.rollout.episodes import TreeEpisode
 
@@ -25,7 +25,7 @@ def make_config(model: str, dtype: str = "float64", **training) -> ARPOConfig:
 
 
 def make_batch(config: ARPOConfig, trees: Sequence[QuestionTree]) -> QuestionBatch:
-    return QuestionBatch.plan([TreeEpisode(tree) for tree in trees], PlanSettings.from_config(config))
+    return QuestionBatch.plan([TreeEpisode(tree) for tree in trees], config)
 
 
 def build_learner(config: ARPOConfig) -> ARPOTorchLearner:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.entropy import EntropyStatistics
 from rllib_arpo.core.tree import QuestionTree, StopReason
-from rllib_arpo.learner.training_data import Minibatch, PlanSettings, QuestionBatch, RewardStatistics
+from rllib_arpo.learner.training_data import Minibatch, QuestionBatch, RewardStatistics
 from rllib_arpo.rollout.episodes import TreeEpisode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
@@ -25,7 +25,7 @@ def question(name: str, lengths: list[int], rewards: list[float] | None = None) 
 
 def batch(trees: list[QuestionTree], seed: int = 0, **overrides) -> QuestionBatch:
     config = ARPOConfig().update_from_dict({"questions_per_minibatch": 2, "max_response_tokens": 100} | overrides)
-    return QuestionBatch.plan([TreeEpisode(tree) for tree in trees], PlanSettings.from_config(config), seed=seed)
+    return QuestionBatch.plan([TreeEpisode(tree) for tree in trees], config, seed=seed)
 
 
 def test_the_last_minibatch_is_smaller_and_not_dropped():

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.connectors import PipelineSettings, judge
+from rllib_arpo.connectors import judge
 from rllib_arpo.core.tree import QuestionTree
-from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
+from rllib_arpo.learner.training_data import QuestionBatch
 from rllib_arpo.record import schema
 from rllib_arpo.record.recorder import TreeRecorder, is_chosen
 from rllib_arpo.record.tables import settings_of, training_table
@@ -47,7 +47,7 @@ def test_the_advantages_are_those_of_the_update(model_folder, changes, attributi
     trees = [replace(random_tree(rng, max_forks=6, masked_probability=0.2), question_id=str(i)) for i in range(12)]
     questions = [sampled(tree, i) for i, tree in enumerate(trees)]
     episodes = [question.episode for question in questions]
-    statistics = QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics
+    statistics = QuestionBatch.plan(episodes, made).statistics
     # A part of the batch has the advantages that it has in the whole batch.
     chosen = [(question, question.episode) for question in questions[3:9]]
     rows = {
@@ -56,7 +56,7 @@ def test_the_advantages_are_those_of_the_update(model_folder, changes, attributi
     }
     compared = 0
     for tree in trees[3:9]:
-        judged = judge(tree, PipelineSettings.from_config(made), statistics)
+        judged = judge(tree, made, statistics)
         layout, nodes = judged.layout, judged.attribution(attribution)
         for leaf, advantage in zip(layout.leaves, judged.advantages, strict=True):
             leaf_rows = [r for k, r in rows.items() if k[:2] == (tree.question_id, tree.trajectories[leaf].agent_id)]
@@ -91,7 +91,7 @@ def test_greedy_evaluation_states_how_it_was_sampled(model_folder):
 def recorded(folder: Path, made: ARPOConfig, questions: list[SampledQuestion], episodes: list[TreeEpisode]) -> list:
     """The rows of an iteration in which these questions were asked, and the update got these episodes."""
     recorder = TreeRecorder(made, lambda: folder)
-    recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics)
+    recorder.training(1, questions, episodes, QuestionBatch.plan(episodes, made).statistics)
     recorder.evaluation(0, questions[:1])
     recorder.close()
     file = folder / "trees" / "iteration-00001.parquet"
@@ -147,7 +147,7 @@ def test_a_question_that_ended_the_run_is_written_at_once_whatever_the_share(mod
     made = config(model_folder, record_share=None)
     questions = [sampled(replace(TREE, question_id=name), i) for i, name in enumerate(("a", "b"))]
     episodes = [question.episode for question in questions]
-    statistics = QuestionBatch.plan(episodes, PlanSettings.from_config(made)).statistics
+    statistics = QuestionBatch.plan(episodes, made).statistics
     recorder = TreeRecorder(made, lambda: tmp_path)
     path = recorder.failed(3, questions, episodes, statistics, ["b"])
     assert path == tmp_path / "trees" / "failed-00003.parquet"

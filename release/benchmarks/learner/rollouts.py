@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.connectors import PipelineSettings, build_learner_pipeline
+from rllib_arpo.connectors import build_learner_pipeline
 from rllib_arpo.core.advantages import NodeAttribution
 from rllib_arpo.core.columns import DENOMINATOR, JUDGED_TREES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
 from rllib_arpo.core.packing import PackedTree, pack_tree
 from rllib_arpo.core.tree import QuestionTree, StopReason, Trajectory, depth_first_layout
-from rllib_arpo.learner.training_data import PlanSettings, QuestionBatch
+from rllib_arpo.learner.training_data import QuestionBatch
 from rllib_arpo.rollout.episodes import TreeEpisode
 
 
@@ -68,8 +68,8 @@ class Rollouts:
 def make_rollouts(trees: Sequence[QuestionTree]) -> Rollouts:
     """Sends the questions through the learner's connectors."""
     config = make_config()
-    batch = QuestionBatch.plan([TreeEpisode(tree) for tree in trees], PlanSettings.from_config(config))
-    columns = build_learner_pipeline(PipelineSettings.from_config(config))(
+    batch = QuestionBatch.plan([TreeEpisode(tree) for tree in trees], config)
+    columns = build_learner_pipeline(config)(
         rl_module=None, batch={}, episodes=batch.episodes, shared_data={REWARD_STATISTICS: batch.statistics}
     )
     paths = [
