@@ -44,6 +44,15 @@ class StepInfo:
     new_context: bool = False
 
 
+def placeholder_id(agent_id: str, num_turns: int) -> str:
+    """The id of an agent that never acts: it keeps the state at the node below that turn, for later forks."""
+    return f"{agent_id}@{num_turns}"
+
+
+def is_placeholder(agent_id: str) -> bool:
+    return "@" in agent_id
+
+
 def checked_ids(observation: Any, vocab_size: int, whose: str) -> np.ndarray:
     """An observation as the tokens that the model reads next, [m] int32.
 

@@ -24,6 +24,7 @@ from rllib_arpo.envs.forkable_env import (
     ForkableMultiAgentEnv,
     StepInfo,
     StepResult,
+    is_placeholder,
 )
 from rllib_arpo.envs.path_state import PathState
 from rllib_arpo.envs.prompt import (
@@ -60,9 +61,9 @@ class ToolEnv(ForkableMultiAgentEnv):
       - an answer, which is scored (ANSWER);
       - a turn that breaks the protocol, or a call of a tool that this environment does not have (MALFORMED_CALL);
       - neither call nor answer (NO_ANSWER);
-      - a token limit, if it is reached in one of these cases or by an answer without its one box, or if it is exceeded
-        in any case (TOKEN_LIMIT). A tool response that leaves no room for one more token also ends the trajectory in
-        this way; it is not cut, since the model could not answer it;
+      - a token limit (TOKEN_LIMIT). A path over the limit always ends in this way. So does a turn that exactly reaches
+        the limit, unless it is a call, or an answer in its one box. So does a tool response that leaves no room for one
+        more token; it is not cut, since the model could not answer it;
       - a call after max_tool_calls executed calls (TOOL_CALL_LIMIT; a call beyond max_calls_per_tool is answered by a
         refusal instead, and the trajectory goes on);
       - the world's word that it is over (WORLD_ENDED), or a tool or world that cannot be brought back (BROKEN_TOOL,
@@ -174,9 +175,9 @@ class ToolEnv(ForkableMultiAgentEnv):
     def fork_agent(self, parent: str, child: str) -> np.ndarray:
         path = self._paths[parent]
         # A placeholder never acts.
-        sessions = {make: session.fork(begin="@" not in child) for make, session in path.sessions.items()}
+        sessions = {make: session.fork(begin=not is_placeholder(child)) for make, session in path.sessions.items()}
         self._start_agent(child, dataclasses.replace(path, sessions=sessions))
-        self._unopened.add(child)
+        self._unverified.add(child)
         return np.concatenate(path.context)
 
     async def close_question(self) -> None:
@@ -191,7 +192,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         if agent_id in self._ended:
             raise ValueError(f"Agent {agent_id!r} has ended.")
         if self._make_world is not None:
-            await self._open(agent_id)
+            await self._verify_fork(agent_id)
         result = await self._turn(agent_id, token_ids)
         if result[2] or result[3]:
             self._ended.add(agent_id)
@@ -206,7 +207,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         if room < 0:
             return await self._end(state, StopReason.TOKEN_LIMIT)
         is_full = room == 0 or len(token_ids) >= (self.config.max_turn_tokens or np.inf)
-        said = None if is_full else self._said(state, text, parsed)
+        said = None if is_full else self._text_for_world(state, text, parsed)
         if said is not None:
             return await self._say(agent_id, state, said)
         if isinstance(parsed, CallRequest) and parsed.name in self.tools:
@@ -215,7 +216,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         answer = parsed if isinstance(parsed, Answer) and reason == StopReason.ANSWER else None
         return await self._end(state, reason, answer)
 
-    def _said(self, state: PathState, text: str, parsed: Parsed) -> str | WholeTurn | None:
+    def _text_for_world(self, state: PathState, text: str, parsed: Parsed) -> str | WholeTurn | None:
         """What a turn that is not cut off says to the world; None: it is not for the world."""
         if isinstance(parsed, Malformed):
             return None
@@ -237,7 +238,7 @@ class ToolEnv(ForkableMultiAgentEnv):
             return await self._end(state, StopReason.TOOL_CALL_LIMIT)
         limit = self.config.max_calls_per_tool.get(request.name)
         if limit is not None and state.calls.count(request.name) >= limit:
-            await self._open(agent_id)  # A later turn could not take the fork back.
+            await self._verify_fork(agent_id)  # A later turn could not take the fork back.
             refusal = (
                 f"The limit of {limit} calls of {request.name} is reached. You cannot use {request.name} any more."
             )
@@ -294,7 +295,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         """
         begin = time.perf_counter()
         try:
-            await self._open(agent_id)
+            await self._verify_fork(agent_id)
             begin = time.perf_counter()
             reply = await answer()
         except BrokenToolError:
@@ -311,17 +312,17 @@ class ToolEnv(ForkableMultiAgentEnv):
         after = state.with_call(name, reply.status == ToolStatus.OK, tokens, new_context)
         return await self._go_on(agent_id, state, after, StepInfo(call, new_context=new_context), reply.reward)
 
-    async def _open(self, agent_id: str) -> None:
+    async def _verify_fork(self, agent_id: str) -> None:
         """Waits until the worlds of a fork are what its parent's were. It does so in the fork's first turn.
 
         Raises:
             ForkRefused: they are not.
         """
-        if agent_id not in self._unopened:
+        if agent_id not in self._unverified:
             return
         for session in self._paths[agent_id].sessions.values():
             await session.ready_as_fork()
-        self._unopened.discard(agent_id)
+        self._unverified.discard(agent_id)
 
     async def _go_on(
         self,
@@ -384,7 +385,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         if question is not None:
             self._trunks = {make: WorldSession(maker, question) for make, maker in self._makers.items()}
         #: Forks that have not had a turn yet.
-        self._unopened: set[str] = set()
+        self._unverified: set[str] = set()
         self.agents, self._just_ended = [], frozenset()
 
     def _start_agent(self, agent_id: str, path: PathState) -> None:

@@ -45,7 +45,7 @@ class OptionMethods(AlgorithmConfig):
 FIRST_OPTIONS = {
     "num_rollouts": "Take more if few questions have returns that differ.",
     "num_initial_rollouts": (
-        "If calls cost more than tokens and decisions come late, try 2. Otherwise keep 8 "
+        "Take 2 of 16 if calls cost more than tokens and decisions come late. The paper has 8 of 16 "
         "([why](algorithm.md#which-responses-are-forked))."
     ),
     "branch_width": 'Take `"wide"` with few initial rollouts, otherwise 1.',

@@ -102,7 +102,7 @@ class ARPO(Algorithm):
         self._is_stopped = False
         self.metrics = SharedMetrics(root=True, stats_cls_lookup=config.stats_cls_lookup)
         try:
-            self._setup_rllibs(config)
+            self._setup_rllib(config)
             spaces = self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID]
             self._user_connectors = user_connectors(config._learner_connector, *spaces)
             self._check_storage()
@@ -113,7 +113,7 @@ class ARPO(Algorithm):
             raise
         self._sampled_at = time.perf_counter()
 
-    def _setup_rllibs(self, config: ARPOConfig) -> None:
+    def _setup_rllib(self, config: ARPOConfig) -> None:
         """Runs RLlib's own setup. If an env runner could not be made, its error is raised instead of a later one."""
         try:
             with self.metrics.of_user("A callback, on_algorithm_init,"):
@@ -242,7 +242,8 @@ class ARPO(Algorithm):
     def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
         """Brings env runners back into service, with the learner's weights in their engines and without questions.
 
-        One that Ray had only lost sight of still has those that others were asked meanwhile.
+        If Ray had only lost contact with an env runner, it still holds questions that others have got since. It drops
+        them.
         """
         if restored := env_runner_group.probe_unhealthy_env_runners():
             self._counters["total_num_restored_workers"] += len(restored)

@@ -18,6 +18,7 @@ from rllib_arpo.core.advantages import (
     ATTRIBUTIONS,
     LEAF_WEIGHTINGS,
     NodeAttribution,
+    RewardStatistics,
     batch_advantages,
     group_reward_scale,
     leaf_ranges,
@@ -26,7 +27,7 @@ from rllib_arpo.core.advantages import (
     reward_scale,
     to_go_offsets,
 )
-from rllib_arpo.core.columns import JUDGED_TREES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
+from rllib_arpo.core.columns import LEAF_ADVANTAGES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
 from rllib_arpo.core.credit import advantages_of, credit_of
 from rllib_arpo.core.packing import pack_tree
 from rllib_arpo.core.token_counts import response_tokens
@@ -38,7 +39,7 @@ BATCH = "batch"
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedTree:
+class LeafAdvantages:
     """A question's tree with what the update computes for its leaves; L leaves count, and the layout has N nodes.
 
     Attributes:
@@ -77,7 +78,7 @@ def leaf_rewards(tree: QuestionTree, layout: TreeLayout, config: AlgorithmConfig
     ]
 
 
-def judge(tree: QuestionTree, config: AlgorithmConfig, statistics: Any) -> JudgedTree:
+def leaf_advantages(tree: QuestionTree, config: AlgorithmConfig, statistics: RewardStatistics) -> LeafAdvantages:
     """Computes the advantages and the weights of a question's leaves.
 
     Args:
@@ -96,7 +97,7 @@ def judge(tree: QuestionTree, config: AlgorithmConfig, statistics: Any) -> Judge
     weighting, offsets = config.leaf_weighting, None
     if config.returns == "to_go":
         offsets = to_go_offsets(tree, layout, LEAF_WEIGHTINGS[weighting](layout), scale)
-    return JudgedTree(
+    return LeafAdvantages(
         tree,
         layout,
         rewards,
@@ -108,7 +109,7 @@ def judge(tree: QuestionTree, config: AlgorithmConfig, statistics: Any) -> Judge
 
 
 class TreeConnector(ConnectorV2):
-    """Adds, per question, JUDGED_TREES (`JudgedTree`) and PACKED_TREES (`PackedTree`), and for all REWARD_SCALE.
+    """Adds, per question, LEAF_ADVANTAGES (`LeafAdvantages`) and PACKED_TREES (`PackedTree`), and for all REWARD_SCALE.
 
     The learner cuts and joins the packed trees into passes. REWARD_SCALE is the number by which the rewards of the
     batch as a whole are divided: 1 unless the baseline is `BATCH`.
@@ -122,16 +123,16 @@ class TreeConnector(ConnectorV2):
         self, *, batch: dict[str, Any], episodes: Sequence[TreeEpisode], shared_data: dict[str, Any], **kwargs: Any
     ) -> dict[str, Any]:
         config, statistics = self._config, shared_data[REWARD_STATISTICS]
-        trees = [judge(episode.tree, config, statistics) for episode in episodes]
-        batch[JUDGED_TREES] = trees
+        trees = [leaf_advantages(episode.tree, config, statistics) for episode in episodes]
+        batch[LEAF_ADVANTAGES] = trees
         batch[PACKED_TREES] = [
             pack_tree(
-                judged.tree,
-                judged.layout,
-                judged.attribution(config.attribution),
+                computed.tree,
+                computed.layout,
+                computed.attribution(config.attribution),
                 with_entropies=config.entropy_advantage_coeff > 0,
             )
-            for judged in trees
+            for computed in trees
         ]
         batch[REWARD_SCALE] = reward_scale(statistics.std) if config.baseline == BATCH else 1.0
         return batch

@@ -31,6 +31,14 @@ def group_advantages(rewards: np.ndarray, normalize_std: bool = True) -> np.ndar
     return centered / (std + STD_EPSILON) if normalize_std else centered
 
 
+@dataclass(frozen=True, slots=True)
+class RewardStatistics:
+    """Mean and standard deviation (ddof = 1) of the rewards of the batch's counted trajectories, over all learners."""
+
+    mean: float
+    std: float
+
+
 def mean_and_std(values: np.ndarray) -> tuple[float, float]:
     """Mean and standard deviation (ddof = 1) of `values` [n].
 

@@ -1,11 +1,12 @@
-"""Names of the columns that the learner connectors pass on and that the RLModule and the loss read.
+"""Names of the columns that the learner connector passes on and that the RLModule and the loss read.
 
-Per question (lists with one entry per question, in the order of the episodes): `JUDGED_TREES` and `PACKED_TREES`. Per
-token of a packed pass ([T]): `TOKEN_IDS` to `LOSS_MASK`. Per loss token of a packed pass ([K]): the others. See
-`core/packing.py` for the layout.
+Per question (lists with one entry per question, in the order of the episodes): `LEAF_ADVANTAGES` and `PACKED_TREES`.
+Per token of a packed pass ([T]): `TOKEN_IDS` to `LOSS_MASK`. Per loss token of a packed pass ([K]):
+`BEHAVIOR_LOG_PROBS` to `WEIGHT`. The rest hold one value for the batch or the minibatch. `core/packing.py` has the
+layout.
 """
 
-JUDGED_TREES = "judged_trees"
+LEAF_ADVANTAGES = "leaf_advantages"
 PACKED_TREES = "packed_trees"
 #: The number by which the baseline divides the rewards of the whole batch: one float, the same on every learner.
 REWARD_SCALE = "reward_scale"

@@ -126,7 +126,8 @@ def advantages_of(
     return np.vstack([found, np.zeros(num_leaves)])[last_nodes(layout), np.arange(num_leaves)], found
 
 
-#: name -> credit. "batch" is not among them: it needs the rewards of the other questions (`BatchAdvantage`).
+#: name -> credit. "batch" is not among them: it needs the rewards of the other questions, so the
+#: connector computes it.
 CREDITS: dict[str, Credit] = {
     "group": Credit(_group),
     "tree": Credit(_tree, needs_forks=True),

@@ -24,7 +24,7 @@ from ray.rllib.utils.metrics import (
 )
 from torch import Tensor
 
-from rllib_arpo.connectors import JudgedTree
+from rllib_arpo.connectors import LeafAdvantages
 from rllib_arpo.core.columns import (
     A_NEG,
     A_POS,
@@ -32,7 +32,7 @@ from rllib_arpo.core.columns import (
     DENOMINATOR,
     ENTROPY,
     ENTROPY_STATISTICS,
-    JUDGED_TREES,
+    LEAF_ADVANTAGES,
     LOG_PROBS,
     OLD_LOG_PROBS,
     PACKED_TREES,
@@ -190,7 +190,7 @@ class ARPOTorchLearner(TorchLearner):
             metrics=self.metrics,
         )
         if self.config.kl_in_reward:
-            check_one_context([judged.tree for judged in columns[JUDGED_TREES]])
+            check_one_context([computed.tree for computed in columns[LEAF_ADVANTAGES]])
         self._totals = Totals(self._device)
         add_questions(self._totals, columns)
         pieces = self._score(
@@ -246,7 +246,7 @@ class ARPOTorchLearner(TorchLearner):
 
     def _update_minibatch(self, minibatch: Minibatch, pieces: list[Piece], columns: dict[str, Any]) -> float:
         """One optimizer step; returns the norm of the gradient before clipping."""
-        trees: list[JudgedTree] = columns[JUDGED_TREES]
+        trees: list[LeafAdvantages] = columns[LEAF_ADVANTAGES]
         question_ids = [trees[question].tree.question_id for question in minibatch.questions]
         self._zero_gradients()
         failed: set[int] = set()

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from rllib_arpo.core.columns import JUDGED_TREES, PACKED_TREES
+from rllib_arpo.core.columns import LEAF_ADVANTAGES, PACKED_TREES
 from rllib_arpo.core.metric import LEARNER, PROGRESS, Metric, mean, measure
 from rllib_arpo.core.token_counts import flat_tokens, shared_tokens
 
@@ -62,13 +62,13 @@ class Totals:
 
 def add_questions(totals: Totals, columns: dict[str, Any]) -> None:
     """Adds the statistics of a shard that are known before the update: sizes, and whether rewards differ."""
-    for judged, packed in zip(columns[JUDGED_TREES], columns[PACKED_TREES], strict=True):
-        totals.add(Total.TOKENS_FLAT, flat_tokens(judged.tree, judged.layout))
-        shared, mixed = shared_tokens(judged.tree, judged.layout, judged.advantages)
+    for computed, packed in zip(columns[LEAF_ADVANTAGES], columns[PACKED_TREES], strict=True):
+        totals.add(Total.TOKENS_FLAT, flat_tokens(computed.tree, computed.layout))
+        shared, mixed = shared_tokens(computed.tree, computed.layout, computed.advantages)
         totals.add(Total.TOKENS_SHARED, shared)
         totals.add(Total.TOKENS_MIXED, mixed)
         totals.add(Total.TOKENS_UNIQUE, packed.num_tokens)
-        totals.add(Total.GROUPS_WITHOUT_SIGNAL, len(set(judged.rewards.tolist())) < 2)
+        totals.add(Total.GROUPS_WITHOUT_SIGNAL, len(set(computed.rewards.tolist())) < 2)
 
 
 @dataclass(frozen=True, slots=True)

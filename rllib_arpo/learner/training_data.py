@@ -7,7 +7,7 @@ is the same for every number of learners.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,19 +15,11 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.learner.training_data import TrainingData
 
 from rllib_arpo.connectors import BATCH, leaf_rewards
-from rllib_arpo.core.advantages import loss_denominator, mean_and_std
+from rllib_arpo.core.advantages import RewardStatistics, loss_denominator, mean_and_std
 from rllib_arpo.core.entropy import EntropyStatistics, entropy_statistics, unique_entropies
 from rllib_arpo.core.token_counts import unique_tokens
 from rllib_arpo.core.tree import depth_first_layout
 from rllib_arpo.rollout.episodes import TreeEpisode
-
-
-@dataclass(frozen=True, slots=True)
-class RewardStatistics:
-    """Mean and standard deviation (ddof = 1) of the rewards of the batch's counted trajectories, over all learners."""
-
-    mean: float
-    std: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +51,7 @@ class QuestionBatch(TrainingData):
     """
 
     minibatches: tuple[Minibatch, ...] = ()
-    statistics: RewardStatistics | None = None
+    statistics: RewardStatistics = field(default_factory=lambda: RewardStatistics(*mean_and_std(np.zeros(0))))
     num_tokens: tuple[int, ...] = ()
     has_signal: bool = True
 

@@ -286,8 +286,9 @@ ADAPTIVE_ROLLOUT = {
     "deadline_reward": Option(
         None,
         "the reward of a trajectory that the deadline cuts off. None leaves it out of the group mean and of the "
-        "loss. With a number, it counts if it has a whole turn of its own. Its last turn is paid this reward, "
-        "unless a fork that counts shares the turn; a fork counts once its first turn was answered.",
+        "loss. With a number it counts, and its last turn earns this reward as well. It is still left out if it "
+        "has no whole turn of its own, if a fork that counts shares its last turn, or if it is a fork whose first "
+        "turn was not answered.",
         optional(FINITE),
     ),
     "on_bad_row": Option(

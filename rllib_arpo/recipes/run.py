@@ -38,7 +38,8 @@ LAST_CHECKPOINTS = 2
 ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 #: In the folder of a run: the file that its process locks.
 LOCK = "lock"
-#: Options that need Tune. Recipes also have defaults of --checkpoint-freq and --max-failures, which a line recalls.
+#: Options that need Tune. --no-tune ignores --checkpoint-freq and --max-failures instead of refusing them, since
+#: recipes set them by default.
 _OF_TUNE = ("resume", "output", "as_test", "checkpoint_at_end")
 #: Arguments that may change when a run is resumed: those about machines, failures and output.
 _FREE = frozenset(

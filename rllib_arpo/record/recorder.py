@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
+from rllib_arpo.core.advantages import RewardStatistics
 from rllib_arpo.files import replace_file
 from rllib_arpo.record.schema import FAILED
 from rllib_arpo.record.tables import evaluation_table, training_table
@@ -140,7 +141,7 @@ class TreeRecorder:
         iteration: int,
         asked: Sequence[SampledQuestion],
         episodes: Sequence[TreeEpisode],
-        statistics: Any,
+        statistics: RewardStatistics,
     ) -> None:
         """Records the chosen ones of an iteration's questions.
 
@@ -172,7 +173,7 @@ class TreeRecorder:
         iteration: int,
         asked: Sequence[SampledQuestion],
         episodes: Sequence[TreeEpisode],
-        statistics: Any,
+        statistics: RewardStatistics,
         question_ids: Collection[str],
     ) -> Path:
         """Writes the questions whose update ended the run, at once, and returns the path of their file.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from rllib_arpo.connectors import JudgedTree, judge
+from rllib_arpo.connectors import LeafAdvantages, leaf_advantages
+from rllib_arpo.core.advantages import RewardStatistics
 from rllib_arpo.envs.protocols.prompts import load_tokenizer
 from rllib_arpo.record.question import QuestionFacts, RecordedQuestion, TreeAdvantages, TurnAdvantages, question_rows
 from rllib_arpo.record.schema import EVALUATION, SCHEMA, SETTINGS_KEY, TRAINING, VERSION, VERSION_KEY
@@ -52,11 +53,11 @@ def stated(model: str, rollout: RolloutSettings) -> dict[str, Any]:
     return {"model_name_or_path": model, **settings, **branching}
 
 
-def tree_advantages(judged: JudgedTree) -> TreeAdvantages:
+def tree_advantages(computed: LeafAdvantages) -> TreeAdvantages:
     """The advantages of a question as the update computes them."""
-    tree, layout = judged.tree, judged.layout
-    soft, hard = judged.attribution("soft"), judged.attribution("hard")
-    leaves = zip(layout.leaves, judged.advantages, strict=True)
+    tree, layout = computed.tree, computed.layout
+    soft, hard = computed.attribution("soft"), computed.attribution("hard")
+    leaves = zip(layout.leaves, computed.advantages, strict=True)
     return TreeAdvantages(
         {tree.trajectories[leaf].agent_id: float(advantage) for leaf, advantage in leaves},
         {
@@ -77,7 +78,7 @@ def training_table(
     iteration: int,
     chosen: Sequence[tuple[SampledQuestion, TreeEpisode | None]],
     config: ARPOConfig,
-    statistics: Any,
+    statistics: RewardStatistics,
     purpose: str = TRAINING,
 ) -> pa.Table:
     """The rows of training questions, each with the episode that the update trains on (None: it is left out).
@@ -92,7 +93,7 @@ def training_table(
             _facts(question, purpose, iteration),
             tokenizer,
             stated,
-            advantages=None if episode is None else tree_advantages(judge(episode.tree, config, statistics)),
+            advantages=None if episode is None else tree_advantages(leaf_advantages(episode.tree, config, statistics)),
         )
         for question, episode in chosen
     ]

@@ -33,8 +33,8 @@ class QuestionLoop:
     """Samples questions in a background thread, as many at a time as there are environments.
 
     Questions are started in the order in which they were submitted and come back in the order in which they end. An
-    error of the engine or of the data ends the loop, and all questions with it; `take` raises it. A question that fails
-    otherwise comes back as a `FailedQuestion`.
+    error of the engine ends the loop and all its questions, and `take` raises it. So does an error of the data, unless
+    `on_bad_row="skip"` leaves the row out. A question that fails otherwise comes back as a `FailedQuestion`.
 
     Use as a context manager, or call `stop`.
     """

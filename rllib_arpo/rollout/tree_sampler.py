@@ -32,6 +32,7 @@ from rllib_arpo.envs.forkable_env import (
     StepInfo,
     StepResult,
     checked_ids,
+    placeholder_id,
     settled,
 )
 from rllib_arpo.rollout.agent import Agent, plain_step_info, turn_of
@@ -215,7 +216,7 @@ class TreeSampler:
         try:
             observation, reward, terminated, truncated, info = await self._answer(agent, finished)
         except asyncio.CancelledError:
-            # The deadline (see `settled`): the turn is whole, though its tool has not answered.
+            # The deadline (see `_settled`): the turn is whole, though its tool has not answered.
             agent.turns.append(turn_of(finished, times))
             raise
         except DataError:
@@ -327,7 +328,7 @@ class TreeSampler:
         if not self._schedule.defers:
             return ForkCandidate(agent.agent_id, num_path_turns, delta, agent.context, agent.agent_id)
         # The agent and its tool state go on, so a placeholder that never acts keeps the state at the node.
-        place = f"{agent.agent_id}@{num_path_turns}"
+        place = placeholder_id(agent.agent_id, num_path_turns)
         made = self._fork_in_env(agent.agent_id, place)
         # It counts when the node's turn has come, whatever the timing.
         refusal = made if isinstance(made, Exception) else None

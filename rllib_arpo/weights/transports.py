@@ -1,4 +1,4 @@
-"""Which transport of weights fits to where learners and engines compute."""
+"""Chooses how weights travel from the learners to the engines."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ROUNDING = 1e-6
 def choose_transport(config: AlgorithmConfig) -> str:
     """The transport that `weight_sync` names; "auto": "ipc" or "nccl" where it fits, otherwise arrays.
 
-    With a vLLM that this process does not see, and where evaluation has GPUs of another number, it is arrays. So it is
-    with a learner in a process to which Ray has given no GPU, unless there is only one: it takes the first, whatever
-    engines have. Ray gives fractions of the same GPU within a node, and may give those of several nodes.
+    "auto" takes arrays if this process has no vLLM, or if evaluation uses another number of GPUs per engine. It also
+    takes arrays if Ray gave the learner's process no GPU and there are several: such a learner uses the first one.
+    Within a node Ray gives fractions of the same GPU; over several nodes they may be of different ones.
     """
     if config.weight_sync != AUTO:
         return str(config.weight_sync)

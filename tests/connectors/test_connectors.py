@@ -12,9 +12,9 @@ import pytest
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.connectors import build_learner_pipeline
-from rllib_arpo.core.columns import JUDGED_TREES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
+from rllib_arpo.core.advantages import RewardStatistics
+from rllib_arpo.core.columns import LEAF_ADVANTAGES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
 from rllib_arpo.core.tree import StopReason, TreeLayout, TreeNode
-from rllib_arpo.learner.training_data import RewardStatistics
 from rllib_arpo.rollout.episodes import TreeEpisode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
@@ -39,10 +39,10 @@ def run(*trees, **overrides):
 
 def test_from_episodes_to_packed_trees():
     batch = run(QUESTION)
-    [judged], [packed] = batch[JUDGED_TREES], batch[PACKED_TREES]
-    assert judged.tree == QUESTION
+    [computed], [packed] = batch[LEAF_ADVANTAGES], batch[PACKED_TREES]
+    assert computed.tree == QUESTION
     nodes = (TreeNode(0, 0, -1, 0, 2), TreeNode(0, 1, 0, 0, 1), TreeNode(1, 0, 0, 1, 2), TreeNode(2, 0, -1, 2, 3))
-    assert judged.layout == TreeLayout(nodes, leaves=(0, 1, 2))
+    assert computed.layout == TreeLayout(nodes, leaves=(0, 1, 2))
     assert packed.token_ids.tolist() == [1, 2, 10, 11, 90, 12, 13, 14, 15, 20]
     assert packed.behavior_log_probs.tolist() == [0, 0, -0.5, -0.5, 0, -1, -2, -2, -2, -1]
     assert packed.behavior_entropies.tolist() == [0] * 10
@@ -69,9 +69,9 @@ def test_from_episodes_to_packed_trees():
 ])  # fmt: skip
 def test_rewards_and_advantages_of_the_leaves(options, rewards, advantages, scale):
     batch = run(QUESTION, **options)
-    [judged] = batch[JUDGED_TREES]
-    np.testing.assert_array_equal(judged.rewards, rewards)
-    np.testing.assert_allclose(judged.advantages, advantages, atol=1e-6)
+    [computed] = batch[LEAF_ADVANTAGES]
+    np.testing.assert_array_equal(computed.rewards, rewards)
+    np.testing.assert_allclose(computed.advantages, advantages, atol=1e-6)
     assert batch[REWARD_SCALE] == scale
 
 

@@ -6,9 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rllib_arpo.arpo_config import ARPOConfig
+from rllib_arpo.core.advantages import RewardStatistics
 from rllib_arpo.core.entropy import EntropyStatistics
 from rllib_arpo.core.tree import QuestionTree, StopReason
-from rllib_arpo.learner.training_data import Minibatch, QuestionBatch, RewardStatistics
+from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
 from rllib_arpo.rollout.episodes import TreeEpisode
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 

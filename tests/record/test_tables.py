@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.connectors import judge
+from rllib_arpo.connectors import leaf_advantages
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.learner.training_data import QuestionBatch
 from rllib_arpo.record import schema
@@ -56,9 +56,9 @@ def test_the_advantages_are_those_of_the_update(model_folder, changes, attributi
     }
     compared = 0
     for tree in trees[3:9]:
-        judged = judge(tree, made, statistics)
-        layout, nodes = judged.layout, judged.attribution(attribution)
-        for leaf, advantage in zip(layout.leaves, judged.advantages, strict=True):
+        computed = leaf_advantages(tree, made, statistics)
+        layout, nodes = computed.layout, computed.attribution(attribution)
+        for leaf, advantage in zip(layout.leaves, computed.advantages, strict=True):
             leaf_rows = [r for k, r in rows.items() if k[:2] == (tree.question_id, tree.trajectories[leaf].agent_id)]
             assert {row["advantage"] for row in leaf_rows} == {advantage}
         for node, positive, negative, weight in zip(layout.nodes, nodes.a_pos, nodes.a_neg, nodes.weight, strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 from rllib_arpo import ARPOConfig
 from rllib_arpo.connectors import build_learner_pipeline
 from rllib_arpo.core.advantages import NodeAttribution
-from rllib_arpo.core.columns import DENOMINATOR, JUDGED_TREES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
+from rllib_arpo.core.columns import DENOMINATOR, LEAF_ADVANTAGES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
 from rllib_arpo.core.packing import PackedTree, pack_tree
 from rllib_arpo.core.tree import QuestionTree, StopReason, Trajectory, depth_first_layout
 from rllib_arpo.learner.training_data import QuestionBatch
@@ -73,9 +73,9 @@ def make_rollouts(trees: Sequence[QuestionTree]) -> Rollouts:
         rl_module=None, batch={}, episodes=batch.episodes, shared_data={REWARD_STATISTICS: batch.statistics}
     )
     paths = [
-        _path(judged.tree, judged.tree.trajectories[leaf], advantage, weight)
-        for judged in columns[JUDGED_TREES]
-        for leaf, advantage, weight in zip(judged.layout.leaves, judged.advantages, judged.weights, strict=True)
+        _path(computed.tree, computed.tree.trajectories[leaf], advantage, weight)
+        for computed in columns[LEAF_ADVANTAGES]
+        for leaf, advantage, weight in zip(computed.layout.leaves, computed.advantages, computed.weights, strict=True)
     ]
     [minibatch] = batch.minibatches
     scalars = {DENOMINATOR: minibatch.denominator, REWARD_SCALE: columns[REWARD_SCALE]}
