@@ -207,6 +207,7 @@ def test_a_row_has_all_columns(tmp_path):
     assert read_table(table) == [rows[0] | {"delta": None}, row]
 
 
+@pytest.mark.slow
 def test_a_study_of_a_recipe_in_a_folder_of_its_own(tmp_path, model_folder, monkeypatch):
     """As docs/evaluate.md has it: the current folder has the recipe, the file and the rows."""
     (tmp_path / "my_recipe.py").write_text("from tests.release.tiny_recipe import *\n")
