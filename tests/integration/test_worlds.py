@@ -24,7 +24,7 @@ TURNS = ("<turn> 12 </turn>", "<turn> 21 </turn>", "<answer> \\boxed{done} </ans
 
 
 def call(name, **arguments):
-    return f"<toolcall>\n{json.dumps({'name': name, 'arguments': arguments})}\n</toolcall>"
+    return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
 def test_a_class_trains_and_forks_by_copy(trains, tmp_path):
