@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from rllib_arpo.doctor.budget import budget_checks, budget_text, decide, gpu_mem
 from rllib_arpo.doctor.checks import Memory, report
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.policy.model_shape import ModelShape, model_shape
+from tests.helpers.approved import assert_approved
 from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
 from tests.helpers.parquet import parquet, row
@@ -71,9 +71,7 @@ def whole_report(run, machine: Memory, given_gb: float | None) -> str:
 
 
 def test_reports_are_those_of_the_file(model_folder):
-    """`ACCEPT=1 pytest tests/commands/test_doctor_recipe.py` makes the file anew: read what `git diff` shows of it.
-
-    By hand, of the tiny Llama: q and o 64 x 64, k and v 64 x 32, three of 64 x 128 and two norms are 36,992 in a layer;
+    """By hand, of the tiny Llama: q, o 64 x 64, k, v 64 x 32, three of 64 x 128 and two norms are 36,992 in a layer;
     259 x 64 of the embedding and the last norm are 16,640. Compiled, a layer keeps of a token 2 x 2 (64 + 32) numbers
     of attention in bf16, 4 in fp32, the input's 64 in fp32, 3 (64 + 128) in bf16: 1,808 bytes. A shared GPU's engine
     has 0.8 of a quarter of 80 GB; a layer holds 4 x 64 and 3 x 128 numbers of a token.
@@ -86,9 +84,7 @@ def test_reports_are_those_of_the_file(model_folder):
     config = config_of(model_folder, *ONE_LEARNER.split())
     run = read_run(config.evaluation(evaluation_num_env_runners=2, evaluation_config=own))
     found += f"##### engines of evaluation\n{whole_report(run, CPU, 80.0).replace(model_folder, 'MODEL')}"
-    if "ACCEPT" in os.environ:
-        REPORTS.write_text(found)
-    assert found == REPORTS.read_text()
+    assert_approved(REPORTS, found)
 
 
 @pytest.mark.parametrize("before", [True, False])

@@ -1,11 +1,11 @@
 """The layout of prompts, the text of a turn, and texts that must not hold tokens which structure the chat."""
 
-import os
 from pathlib import Path
 
 import pytest
 
 from rllib_arpo.envs.protocols.prompts import CUT, Chat, encode, turn_text
+from tests.helpers.approved import assert_approved
 from tests.helpers.chat_templates import calling_folder
 from tests.helpers.datasets import gsm8k, json_lines
 from tests.helpers.models import byte_tokenizer
@@ -17,16 +17,13 @@ KINDS = [(protocol, tools) for protocol in ("tags", "tags_with_thought", "functi
 
 
 def test_whole_prompts_are_those_of_the_file(begun, tmp_path):
-    """`ACCEPT=1 pytest tests/envs/test_prompts.py` makes the file anew: read what `git diff` shows of it."""
     common = {"model_name_or_path": calling_folder(tmp_path), "task": "gsm8k", "few_shot": 1, "split": "test"}
     common |= {"path": json_lines(tmp_path / "rows.jsonl", gsm8k(1)), "max_context_tokens": 10_000}
     found = ""
     for protocol, tools in KINDS:
         env = begun(protocol=protocol, tools=["python", TALLY] if tools else [], **common)
         found += f"##### {protocol}, {('no', 'two')[tools]} tools\n{env.tokenizer.decode(env._prompt)}\n"
-    if "ACCEPT" in os.environ:
-        PROMPTS.write_text(found, encoding="utf-8")
-    assert found == PROMPTS.read_text(encoding="utf-8")
+    assert_approved(PROMPTS, found)
 
 
 def with_tokens(*special: str):

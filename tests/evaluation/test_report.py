@@ -1,6 +1,5 @@
 """Metrics of an arm by hand, and the tables that show them."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +14,7 @@ from rllib_arpo.evaluation.metrics import arm_metrics
 from rllib_arpo.evaluation.plan import EvaluationSettings
 from rllib_arpo.evaluation.report import method_rows, print_report, task_reports
 from rllib_arpo.record.question import BenchmarkAnswer, QuestionFacts, RecordedQuestion
+from tests.helpers.approved import assert_approved
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 TABLES = Path(__file__).with_name("tables.txt")
@@ -145,7 +145,6 @@ def test_the_difference_of_the_averages_is_paired():
 
 
 def test_the_tables_are_those_of_the_file(capsys):
-    """`ACCEPT=1 pytest tests/evaluation/test_report.py` makes the file anew: read what `git diff` shows of it."""
     arms = [arm("base [x]"), arm("trained")]
     metrics = dict(zip([one.name for one in arms], map(arm_metrics, (FIRST, BETTER)), strict=True))
     rows = rows_of(
@@ -160,9 +159,7 @@ def test_the_tables_are_those_of_the_file(capsys):
     )
     print_report(task_reports(arms, metrics, EvaluationSettings(samples=3)), rows)
     found = "".join(f"{line}\n" for line in printed(capsys))
-    if "ACCEPT" in os.environ:
-        TABLES.write_text(found, encoding="utf-8")
-    assert found == TABLES.read_text(encoding="utf-8")
+    assert_approved(TABLES, found)
 
 
 def test_one_question_is_shown_without_an_interval_and_unfinished_samples_with_a_warning(capsys):

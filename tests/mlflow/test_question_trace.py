@@ -1,7 +1,6 @@
 """From a recorded question to spans."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rllib_arpo.mlflow.question_trace import QuestionTrace, trace_scores, trace_
 from rllib_arpo.record.question import QuestionFacts, RecordedQuestion, question_rows
 from rllib_arpo.record.read import questions_of
 from rllib_arpo.record.schema import SCHEMA
+from tests.helpers.approved import assert_approved
 from tests.record.trees import SEARCH, TOKENIZER, TREE, ids, turn
 
 SPANS = Path(__file__).with_name("spans.txt")
@@ -85,11 +85,7 @@ def trace_spans(question: RecordedQuestion) -> list[dict]:
 
 
 def test_the_spans_of_a_fork_and_of_a_tool_that_fails_are_those_of_the_file():
-    """`ACCEPT=1 pytest tests/mlflow/test_question_trace.py` makes the file anew: read what `git diff` shows of it."""
-    found = "".join(f"{json.dumps(span)}\n" for span in trace_spans(recorded(FORKED)))
-    if "ACCEPT" in os.environ:
-        SPANS.write_text(found, encoding="utf-8")
-    assert found == SPANS.read_text(encoding="utf-8")
+    assert_approved(SPANS, "".join(f"{json.dumps(span)}\n" for span in trace_spans(recorded(FORKED))))
 
 
 def test_what_a_trace_is_found_by():

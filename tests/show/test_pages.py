@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import html
-import os
 import re
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from rllib_arpo.commands import main
 from rllib_arpo.record.schema import SCHEMA, SETTINGS_KEY, VERSION_KEY
+from tests.helpers.approved import assert_approved
 from tests.record.trees import HELPED
 from tests.show.conftest import write_record
 
@@ -55,18 +55,13 @@ def test_a_run_has_a_page_for_each_question_and_an_index(record, tmp_path, capsy
 
 
 def test_what_pages_say_is_in_the_file(record, tmp_path, model_folder):
-    """`ACCEPT=1 pytest tests/show/test_pages.py` makes the file anew: read what `git diff` shows of it.
-
-    A trained question with a fork and a top-up, and one in which the model reads new contexts.
-    """
+    """A trained question with a fork and a top-up, and one in which the model reads new contexts."""
     write_record(tmp_path / "run", model_folder, [HELPED])
     show(tmp_path / "lamps", record / "trees" / "iteration-00001.parquet", "--question", "lamps")
     show(tmp_path / "helped", tmp_path / "run" / "trees" / "iteration-00001.parquet")
     pages = [tmp_path / name / f"training-00001-{name}.html" for name in ("lamps", "helped")]
     found = "".join(f"##### {page.name}\n{text_of(page, chr(10))}\n" for page in pages)
-    if "ACCEPT" in os.environ:
-        TEXTS.write_text(found, encoding="utf-8")
-    assert found == TEXTS.read_text(encoding="utf-8")
+    assert_approved(TEXTS, found)
     # The first two tokens have an entropy, and so a shade.
     shaded = re.findall(r'<span class="s\d" title="([\d.]+)">([^<]*)</span>', pages[0].read_text())
     assert shaded[:2] == [("0.50", "&lt;"), ("1.00", "s")]
