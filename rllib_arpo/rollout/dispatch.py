@@ -78,7 +78,7 @@ class _AskedQuestion:
     Attributes:
         num_raised: how often it raised.
         num_lost: how often an env runner failed with it in flight, or forgot it.
-        num_lost_alone: how often an env runner above suspicion failed while it had only this question.
+        lost_alone: env runners above suspicion that failed while they had only this question.
         result: what was sampled, if it was.
         cause: why the question was given up, if it was.
     """
@@ -86,7 +86,7 @@ class _AskedQuestion:
     ref: QuestionRef
     num_raised: int = 0
     num_lost: int = 0
-    num_lost_alone: int = 0
+    lost_alone: set[int] = field(default_factory=set)
     result: SampledQuestion | None = None
     cause: str | None = None
 
@@ -114,6 +114,7 @@ class _Runner:
         called_at: when that call was made.
         heard_at: when it last finished a question, or got its first ones, or `collect` began.
         num_failures: failures since it last finished a question.
+        always_lost: the questions that were in flight at all of these failures.
         num_finished: questions that it has finished since it last failed.
     """
 
@@ -122,12 +123,17 @@ class _Runner:
     called_at: float = 0.0
     heard_at: float = 0.0
     num_failures: int = 0
+    always_lost: set[QuestionRef] = field(default_factory=set)
     num_finished: int = 0
 
     @property
     def suspect(self) -> _AskedQuestion | None:
         """The suspect in flight, which is then the only question."""
         return next((question for question in self.in_flight.values() if question.is_suspect), None)
+
+    def is_above_suspicion(self, suspect: _AskedQuestion) -> bool:
+        """Whether all its failures may be this question's fault."""
+        return not self.num_failures or suspect.ref in self.always_lost
 
     def load(self, purpose: Purpose) -> int:
         return sum(ref.purpose == purpose for ref in self.in_flight)
@@ -136,8 +142,8 @@ class _Runner:
 class QuestionDispatcher:
     """Distributes questions over the healthy env runners of a group; asks again those that a failed one loses.
 
-    A question that is lost repeatedly becomes a suspect: it is asked alone, and given up if env runners without an
-    earlier failure fail with it. The dispatcher works while `collect` waits; between two calls the env runners
+    A question that is lost repeatedly becomes a suspect: it is asked alone, and given up if two env runners fail with
+    it that never failed without it. The dispatcher works while `collect` waits; between two calls the env runners
     continue with the questions that they have.
     """
 
@@ -253,11 +259,9 @@ class QuestionDispatcher:
             self._forget(self._runners[number])
         runners = {number: self._runners[number] for number in healthy}
         shares: dict[int, list[QuestionRef]] = {n: [] for n, runner in runners.items() if runner.call is None}
-        # A suspect goes to an idle env runner with the fewest failures.
-        fewest_failures = min((runner.num_failures for runner in runners.values()), default=0)
         for number in sorted(shares, key=lambda number: -runners[number].num_finished):
             runner = runners[number]
-            if self._suspects and not runner.in_flight and runner.num_failures == fewest_failures:
+            if self._suspects and not runner.in_flight and number in _best_for(self._suspects[0], runners):
                 shares[number].append(_hand_out(self._suspects.popleft(), runner))
         runners = {number: runner for number, runner in runners.items() if runner.suspect is None}
         while self._waiting and runners:
@@ -366,12 +370,15 @@ class QuestionDispatcher:
         if self._is_local():
             raise RuntimeError(f"The local env runner: {cause}.")
         manager, runner = self._group._worker_manager, self._runners[number]
-        if (suspect := runner.suspect) and not runner.num_failures:
-            suspect.num_lost_alone += 1
-            if suspect.num_lost_alone == MAX_LOSSES_ALONE:
+        suspect = runner.suspect
+        if suspect and number not in suspect.lost_alone and runner.is_above_suspicion(suspect):
+            suspect.lost_alone.add(number)
+            if len(suspect.lost_alone) == MAX_LOSSES_ALONE:
                 runner.in_flight.clear()
                 suspect.give_up(cause)
         else:
+            lost = set(runner.in_flight)
+            runner.always_lost = runner.always_lost & lost if runner.num_failures else lost
             runner.num_failures += 1
         runner.num_finished = 0
         self._forget(runner)
@@ -406,6 +413,13 @@ class QuestionDispatcher:
 
     def _is_local(self) -> bool:
         return self._group.num_remote_env_runners() == 0
+
+
+def _best_for(suspect: _AskedQuestion, runners: dict[int, _Runner]) -> set[int]:
+    """Those with the fewest failures, among env runners that have not failed with it alone if there are such."""
+    new = {number: runner for number, runner in runners.items() if number not in suspect.lost_alone} or runners
+    fewest = min(runner.num_failures for runner in new.values())
+    return {number for number, runner in new.items() if runner.num_failures == fewest}
 
 
 def _hand_out(question: _AskedQuestion, runner: _Runner) -> QuestionRef:

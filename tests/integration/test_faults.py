@@ -39,8 +39,8 @@ def test_five_of_eight_env_runners_die_one_after_the_other_and_the_run_goes_on(b
 
 
 def test_a_question_that_kills_is_given_up_and_the_run_goes_on(built, scripted):
-    """It kills two env runners, and then, asked alone, two others that had not failed."""
-    scripted.env_runners(num_env_runners=4, num_cpus_per_env_runner=0.1, num_envs_per_env_runner=1)
+    """It kills both env runners, and both again when it is asked alone."""
+    scripted.env_runners(num_env_runners=2, num_cpus_per_env_runner=0.1, num_envs_per_env_runner=1)
     scripted.environment(env_config={"die_at": 1}).training(questions_per_batch=4)
     algorithm = built(scripted)
     rollout = algorithm.train()["env_runners"]

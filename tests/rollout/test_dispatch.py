@@ -338,6 +338,13 @@ def test_a_question_that_kills_every_env_runner_is_given_up_and_no_other(make_gr
     assert list(dispatcher.take_missing()) == [QuestionRef(3)]
 
 
+def test_a_question_that_kills_both_env_runners_is_given_up_although_no_other_is_left(make_group):
+    group, dispatcher = make_group({1: [], 2: []})
+    group.deadly = {0}
+    assert sample(dispatcher, range(1)) == []
+    assert list(dispatcher.take_missing()) == [QuestionRef(0)]
+
+
 def test_what_is_missing_in_a_batch_that_is_read_ahead_is_told_with_that_batch(make_group):
     group, dispatcher = make_group({1: []}, max_weight_lag=1)
     group.raising = {3}
