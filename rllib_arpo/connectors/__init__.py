@@ -17,8 +17,8 @@ from ray.rllib.connectors.learner import LearnerConnectorPipeline
 from rllib_arpo.core.advantages import (
     ATTRIBUTIONS,
     LEAF_WEIGHTINGS,
+    MeanAndStd,
     NodeAttribution,
-    RewardStatistics,
     batch_advantages,
     group_reward_scale,
     leaf_ranges,
@@ -78,7 +78,7 @@ def leaf_rewards(tree: QuestionTree, layout: TreeLayout, config: AlgorithmConfig
     ]
 
 
-def leaf_advantages(tree: QuestionTree, config: AlgorithmConfig, statistics: RewardStatistics) -> LeafAdvantages:
+def leaf_advantages(tree: QuestionTree, config: AlgorithmConfig, statistics: MeanAndStd) -> LeafAdvantages:
     """Computes the advantages and the weights of a question's leaves.
 
     Args:

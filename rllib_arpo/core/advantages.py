@@ -5,6 +5,7 @@ L: the leaves that count, in `TreeLayout.leaves` order. N: the nodes of the layo
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,24 +32,27 @@ def group_advantages(rewards: np.ndarray, normalize_std: bool = True) -> np.ndar
     return centered / (std + STD_EPSILON) if normalize_std else centered
 
 
-@dataclass(frozen=True, slots=True)
-class RewardStatistics:
-    """Mean and standard deviation (ddof = 1) of the rewards of the batch's counted trajectories, over all learners."""
+class MeanAndStd(NamedTuple):
+    """Mean and standard deviation (ddof = 1) of some values."""
 
     mean: float
     std: float
 
 
-def mean_and_std(values: np.ndarray) -> tuple[float, float]:
+#: Of no values.
+NO_VALUES = MeanAndStd(0.0, 0.0)
+
+
+def mean_and_std(values: np.ndarray) -> MeanAndStd:
     """Mean and standard deviation (ddof = 1) of `values` [n].
 
     Equal values have that mean and deviation 0, exactly, where a mean would be rounded. Without a value both are 0.
     """
     if len(values) == 0:
-        return 0.0, 0.0
+        return NO_VALUES
     if values.min() == values.max():
-        return float(values[0]), 0.0
-    return float(values.mean()), float(values.std(ddof=1))
+        return MeanAndStd(float(values[0]), 0.0)
+    return MeanAndStd(float(values.mean()), float(values.std(ddof=1)))
 
 
 def tree_advantages(rewards: np.ndarray, roots: np.ndarray, normalize_std: bool = True) -> np.ndarray:
@@ -97,7 +101,7 @@ def reward_scale(std: float) -> float:
 
 def group_reward_scale(rewards: np.ndarray, normalize_std: bool) -> float:
     """The number by which `group_advantages` divides the rewards [L] of one question; 1 as in `reward_scale`."""
-    return reward_scale(mean_and_std(rewards)[1]) if normalize_std else 1.0
+    return reward_scale(mean_and_std(rewards).std) if normalize_std else 1.0
 
 
 def earlier_rewards(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:

@@ -31,8 +31,8 @@ ENTROPY = "entropy"
 
 #: The scalar by which the learner divides the minibatch's loss, the same on every learner.
 DENOMINATOR = "denominator"
-#: The minibatch's `EntropyStatistics`, the same on every learner; None if no advantage depends on entropies.
+#: The `MeanAndStd` of the minibatch's entropies, the same on every learner; None if no advantage depends on entropies.
 ENTROPY_STATISTICS = "entropy_statistics"
 
-#: Key of `shared_data`: a `RewardStatistics` over the trajectories of the whole batch.
+#: Key of `shared_data`: the `MeanAndStd` of the rewards of the whole batch.
 REWARD_STATISTICS = "reward_statistics"

@@ -8,13 +8,12 @@ questions without a signal. K: tokens.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rllib_arpo.core.advantages import STD_EPSILON, mean_and_std
+from rllib_arpo.core.advantages import STD_EPSILON, MeanAndStd, mean_and_std
 from rllib_arpo.core.tree import QuestionTree, TreeLayout, Turn
 
 #: The number of tokens for which the authors' code asks its engine (`logprobs=10`).
@@ -124,15 +123,7 @@ def running_delta(after: np.ndarray, reference: float, vocab_size: int, normaliz
     return entropy_level(np.asarray(after, dtype=np.float64) - reference, vocab_size, normalization)
 
 
-@dataclass(frozen=True, slots=True)
-class EntropyStatistics:
-    """Mean and standard deviation (ddof = 1), in nats, of the token entropies of a minibatch over all learners."""
-
-    mean: float
-    std: float
-
-
-def entropy_factor(entropies: Tensor, statistics: EntropyStatistics, coeff: float) -> Tensor:
+def entropy_factor(entropies: Tensor, statistics: MeanAndStd, coeff: float) -> Tensor:
     """The factor on a token's advantage: `max(0, 1 + coeff * (H - mean) / (std + 1e-6))`, [K], >= 0.
 
     The paper has no floor; without it, the update would push a token of very low entropy away from what was good. The
@@ -140,7 +131,7 @@ def entropy_factor(entropies: Tensor, statistics: EntropyStatistics, coeff: floa
 
     Args:
         entropies: [K] nats, without gradient.
-        statistics: of the minibatch; equal entropies have std 0 and the factor 1.
+        statistics: of the entropies of the minibatch over all learners; equal entropies have std 0 and the factor 1.
         coeff: the paper's a; 0.2 in the authors' code.
     """
     return (1.0 + coeff * (entropies - statistics.mean) / (statistics.std + STD_EPSILON)).clamp(min=0.0)
@@ -169,9 +160,9 @@ def unique_entropies(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
     return np.concatenate([np.zeros(0), *(turn_entropies(tree, tree.turn_of(node)) for node in layout.nodes)])
 
 
-def entropy_statistics(entropies: Sequence[np.ndarray]) -> EntropyStatistics:
+def entropy_statistics(entropies: Sequence[np.ndarray]) -> MeanAndStd:
     """The statistics of several questions' entropies, [K] each; a single token and equal entropies have deviation 0.
 
     Without a token both numbers are 0; there is nothing to multiply then.
     """
-    return EntropyStatistics(*mean_and_std(np.concatenate([np.zeros(0), *entropies])))
+    return mean_and_std(np.concatenate([np.zeros(0), *entropies]))

@@ -7,7 +7,7 @@ is the same for every number of learners.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,8 +15,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.learner.training_data import TrainingData
 
 from rllib_arpo.connectors import BATCH, leaf_rewards
-from rllib_arpo.core.advantages import RewardStatistics, loss_denominator, mean_and_std
-from rllib_arpo.core.entropy import EntropyStatistics, entropy_statistics, unique_entropies
+from rllib_arpo.core.advantages import NO_VALUES, MeanAndStd, loss_denominator, mean_and_std
+from rllib_arpo.core.entropy import entropy_statistics, unique_entropies
 from rllib_arpo.core.token_counts import unique_tokens
 from rllib_arpo.core.tree import depth_first_layout
 from rllib_arpo.rollout.episodes import TreeEpisode
@@ -34,7 +34,7 @@ class Minibatch:
 
     questions: tuple[int, ...]
     denominator: float
-    entropies: EntropyStatistics | None = None
+    entropies: MeanAndStd | None = None
 
 
 @dataclass
@@ -51,7 +51,7 @@ class QuestionBatch(TrainingData):
     """
 
     minibatches: tuple[Minibatch, ...] = ()
-    statistics: RewardStatistics = field(default_factory=lambda: RewardStatistics(*mean_and_std(np.zeros(0))))
+    statistics: MeanAndStd = NO_VALUES
     num_tokens: tuple[int, ...] = ()
     has_signal: bool = True
 
@@ -87,7 +87,7 @@ class QuestionBatch(TrainingData):
                 for order in orders
                 for chunk in _chunks(order, config.questions_per_minibatch)
             ),
-            statistics=RewardStatistics(*mean_and_std(np.concatenate(rewards))),
+            statistics=mean_and_std(np.concatenate(rewards)),
             num_tokens=tuple(unique_tokens(tree, layout) for tree, layout in questions),
             has_signal=any(len(np.unique(values)) > 1 for values in compared),
         )

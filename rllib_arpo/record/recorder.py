@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import LocalFileSystem
 
-from rllib_arpo.core.advantages import RewardStatistics
+from rllib_arpo.core.advantages import MeanAndStd
 from rllib_arpo.files import replace_file
 from rllib_arpo.record.schema import FAILED
 from rllib_arpo.record.tables import evaluation_table, training_table
@@ -141,7 +141,7 @@ class TreeRecorder:
         iteration: int,
         asked: Sequence[SampledQuestion],
         episodes: Sequence[TreeEpisode],
-        statistics: RewardStatistics,
+        statistics: MeanAndStd,
     ) -> None:
         """Records the chosen ones of an iteration's questions.
 
@@ -173,7 +173,7 @@ class TreeRecorder:
         iteration: int,
         asked: Sequence[SampledQuestion],
         episodes: Sequence[TreeEpisode],
-        statistics: RewardStatistics,
+        statistics: MeanAndStd,
         question_ids: Collection[str],
     ) -> Path:
         """Writes the questions whose update ended the run, at once, and returns the path of their file.

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from rllib_arpo.connectors import LeafAdvantages, leaf_advantages
-from rllib_arpo.core.advantages import RewardStatistics
+from rllib_arpo.core.advantages import MeanAndStd
 from rllib_arpo.envs.protocols.prompts import load_tokenizer
 from rllib_arpo.record.question import QuestionFacts, RecordedQuestion, TreeAdvantages, TurnAdvantages, question_rows
 from rllib_arpo.record.schema import EVALUATION, SCHEMA, SETTINGS_KEY, TRAINING, VERSION, VERSION_KEY
@@ -78,7 +78,7 @@ def training_table(
     iteration: int,
     chosen: Sequence[tuple[SampledQuestion, TreeEpisode | None]],
     config: ARPOConfig,
-    statistics: RewardStatistics,
+    statistics: MeanAndStd,
     purpose: str = TRAINING,
 ) -> pa.Table:
     """The rows of training questions, each with the episode that the update trains on (None: it is left out).

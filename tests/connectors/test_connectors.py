@@ -12,7 +12,7 @@ import pytest
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.connectors import build_learner_pipeline
-from rllib_arpo.core.advantages import RewardStatistics
+from rllib_arpo.core.advantages import MeanAndStd
 from rllib_arpo.core.columns import LEAF_ADVANTAGES, PACKED_TREES, REWARD_SCALE, REWARD_STATISTICS
 from rllib_arpo.core.tree import StopReason, TreeLayout, TreeNode
 from rllib_arpo.rollout.episodes import TreeEpisode
@@ -33,7 +33,7 @@ def run(*trees, **overrides):
     """The columns that the learner gets; the statistics are those of a larger batch."""
     settings = {"max_response_tokens": 8, "loss_aggregation": "token_mean", "leaf_weighting": "uniform"} | overrides
     pipeline = build_learner_pipeline(ARPOConfig().update_from_dict(settings))
-    shared = {REWARD_STATISTICS: RewardStatistics(mean=0.5, std=2.0 - 1e-6)}
+    shared = {REWARD_STATISTICS: MeanAndStd(mean=0.5, std=2.0 - 1e-6)}
     return pipeline(rl_module=None, episodes=[TreeEpisode(tree) for tree in trees], shared_data=shared)
 
 

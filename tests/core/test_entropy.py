@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from rllib_arpo.core.advantages import MeanAndStd
 from rllib_arpo.core.entropy import (
     ENTROPY_ESTIMATORS,
     ENTROPY_NORMALIZATIONS,
-    EntropyStatistics,
     entropy_delta,
     entropy_factor,
     entropy_statistics,
@@ -97,7 +97,7 @@ def test_a_running_delta_by_hand():
 def test_the_factor_by_hand(coeff, expected):
     entropies = np.array([1.0, 2.0, 3.0])
     statistics = entropy_statistics([entropies])
-    assert statistics == EntropyStatistics(mean=2.0, std=1.0)
+    assert statistics == MeanAndStd(mean=2.0, std=1.0)
     factor = entropy_factor(torch.tensor(entropies), statistics, coeff)
     # Of the order of the 1e-6 that is added to the standard deviation.
     np.testing.assert_allclose(factor, expected, rtol=4e-6)
@@ -106,7 +106,7 @@ def test_the_factor_by_hand(coeff, expected):
 def test_the_statistics_are_those_of_all_questions_together():
     # Deviations -2, -1, 0, 3 from the mean 3.
     statistics = entropy_statistics([np.array([1.0, 6.0]), np.array([]), np.array([2.0, 3.0])])
-    assert statistics == EntropyStatistics(mean=3.0, std=pytest.approx(np.sqrt(14 / 3)))
+    assert statistics == MeanAndStd(mean=3.0, std=pytest.approx(np.sqrt(14 / 3)))
 
 
 @pytest.mark.parametrize("entropies", [[], [0.7], [0.1] * 3])

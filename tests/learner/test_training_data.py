@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rllib_arpo.arpo_config import ARPOConfig
-from rllib_arpo.core.advantages import RewardStatistics
-from rllib_arpo.core.entropy import EntropyStatistics
+from rllib_arpo.core.advantages import MeanAndStd
 from rllib_arpo.core.tree import QuestionTree, StopReason
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
 from rllib_arpo.rollout.episodes import TreeEpisode
@@ -46,7 +45,7 @@ def test_masked_trajectories_are_in_neither_denominator_nor_statistics():
     data = batch([make_tree([1], trajectories)])
 
     assert data.minibatches == (Minibatch((0,), denominator=3.0),)
-    assert data.statistics == RewardStatistics(mean=1.0, std=0.0)
+    assert data.statistics == MeanAndStd(mean=1.0, std=0.0)
 
 
 def test_a_minibatch_in_which_nothing_counts_is_planned_with_denominator_0():
@@ -54,7 +53,7 @@ def test_a_minibatch_in_which_nothing_counts_is_planned_with_denominator_0():
     data = batch([masked])
 
     assert data.minibatches == (Minibatch((0,), denominator=0.0),)
-    assert data.statistics == RewardStatistics(mean=0.0, std=0.0)
+    assert data.statistics == MeanAndStd(mean=0.0, std=0.0)
 
 
 def test_the_statistics_are_those_of_the_final_rewards():
@@ -77,7 +76,7 @@ def test_entropies_are_summed_up_by_minibatch_over_all_shards():
     # 1, 2.5, 2.5: deviations -1, 0.5, 0.5 from the mean 2.
     first, last = [minibatch.entropies for minibatch in data.minibatches]
     assert (first.mean, first.std) == pytest.approx((2.0, np.sqrt(0.75)))
-    assert last == EntropyStatistics(mean=float(np.float32(0.3)), std=0.0)
+    assert last == MeanAndStd(mean=float(np.float32(0.3)), std=0.0)
     for shard, _ in data.shard(2):
         assert [minibatch.entropies for minibatch in shard.minibatches] == [first, last]
 
