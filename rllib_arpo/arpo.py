@@ -30,12 +30,12 @@ from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
 from rllib_arpo.core.metric import measure
 from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
-from rllib_arpo.faults import check_constructed
+from rllib_arpo.faults import ANSWER_TIMEOUT_S, check_constructed
 from rllib_arpo.files import check_files, write_checksums
 from rllib_arpo.learner.sharding import NonFiniteLossError
 from rllib_arpo.policy.module_checkpoint import resolve
 from rllib_arpo.record.recorder import TreeRecorder, trial_folder
-from rllib_arpo.rollout.dispatch import ANSWER_TIMEOUT_S, DispatchSettings, QuestionDispatcher
+from rllib_arpo.rollout.dispatch import DispatchSettings, QuestionDispatcher
 from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
 from rllib_arpo.rollout.metric_table import BATCH_METRICS, nested, rollout_metrics
 from rllib_arpo.rollout.question_stream import QuestionStream

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from ray.rllib.utils.actor_manager import FaultTolerantActorManager
 
 
+#: Seconds after which an env runner that does not answer counts as hung.
+ANSWER_TIMEOUT_S = 120.0
 #: Seconds that the process of an env runner gets to end by itself.
 END_TIMEOUT_S = 10.0
 #: Seconds to wait for news of an env runner that could not be made: Ray may restart it first, with its engine.

@@ -16,7 +16,7 @@ from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.evaluation.model_folders import Model
-from rllib_arpo.options.rules import NOT_NEGATIVE, POSITIVE, Rule, at_least, optional
+from rllib_arpo.options.rules import NOT_NEGATIVE, POSITIVE, SEED, at_least, optional
 from rllib_arpo.rollout.settings import RolloutSettings
 
 TOOLS, DIRECT = "tools", "direct"
@@ -26,7 +26,7 @@ STYLES: dict[str, dict[str, Any]] = {DIRECT: {"tools": {}}, TOOLS: {}}
 RULES = {
     "samples": at_least(1),
     "temperature": NOT_NEGATIVE,
-    "seed": Rule("an integer from 0 to 2**32 - 1", lambda value: 0 <= value < 1 << 32),
+    "seed": SEED,
     "limit": optional(at_least(1)),
     "max_context_tokens": at_least(1),
     "max_response_tokens": at_least(1),

@@ -15,7 +15,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.faults import Failure, end_env_runner, restart_env_runner
+from rllib_arpo.faults import ANSWER_TIMEOUT_S, Failure, end_env_runner, restart_env_runner
 from rllib_arpo.rollout.messages import Purpose, QuestionRef, Reply, SampledQuestion, SamplingConditions
 
 logger = logging.getLogger("rllib_arpo")
@@ -35,8 +35,6 @@ HANG_SLACK_S = 300.0
 POLL_S = 2.0
 #: The same while sampling goes on during updates, where the next weights are such a call.
 POLL_DURING_UPDATE_S = 0.5
-#: Seconds after which an env runner that does not answer at all counts as hung.
-ANSWER_TIMEOUT_S = 120.0
 #: Seconds within which engines must fall asleep.
 SLEEP_TIMEOUT_S = 600.0
 #: The env runner in the driver's own process.

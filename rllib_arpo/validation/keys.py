@@ -13,8 +13,10 @@ from ray.rllib.connectors.connector_v2 import ConnectorV2
 from rllib_arpo.core.branching import AUTO, looks_back
 from rllib_arpo.options.option import Reader
 from rllib_arpo.options.rules import (
+    COUNT,
     NOT_NEGATIVE,
     POSITIVE,
+    SEED,
     SWITCH,
     Rule,
     a_dict,
@@ -69,7 +71,6 @@ def _is_only_policy(value: Any) -> bool:
     return not any(parts)
 
 
-_COUNT = at_least(0)
 _RESOURCES = Rule("a dict of numbers >= 0 by the resource's name, without CPU, GPU and memory", _are_resources)
 _CALLBACK = Rule("a function, or a list of functions", _is_callback)
 _CONNECTOR = Rule(
@@ -103,7 +104,7 @@ USED: dict[str, Rule | None] = {
     "callbacks_on_episode_end": _CALLBACK,
     "callbacks_on_sample_end": _CALLBACK,
     "stats_cls_lookup": None,
-    "seed": optional(Rule("an integer from 0 to 2**32 - 1", lambda value: _COUNT.test(value) and value < 1 << 32)),
+    "seed": optional(SEED),
     "_validate_config": None,
 }
 #: Keys that evaluation does not read, so that `evaluation_config` may not change them.
@@ -113,13 +114,13 @@ USED_IN_TRAINING: dict[str, Rule | None] = {
     "placement_strategy": one_of("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"),
     "num_cpus_for_main_process": NOT_NEGATIVE,
     "custom_resources_for_main_process": _RESOURCES,
-    "num_env_runners": _COUNT,
-    "evaluation_num_env_runners": _COUNT,
-    "num_learners": _COUNT,
+    "num_env_runners": COUNT,
+    "evaluation_num_env_runners": COUNT,
+    "num_learners": COUNT,
     "num_cpus_per_learner": or_name(NOT_NEGATIVE, "auto"),
     "num_gpus_per_learner": NOT_NEGATIVE,
     "custom_resources_per_learner": optional(_RESOURCES),
-    "local_gpu_idx": _COUNT,
+    "local_gpu_idx": COUNT,
     # The learner
     "lr": _LEARNING_RATE,
     "grad_clip": optional(POSITIVE),
@@ -133,7 +134,7 @@ USED_IN_TRAINING: dict[str, Rule | None] = {
     "_model_config": None,
     "_rl_module_spec": None,
     # The driver
-    "evaluation_interval": optional(_COUNT),
+    "evaluation_interval": optional(COUNT),
     "evaluation_duration": at_least(1),
     "evaluation_config": optional(
         a_dict("a dict of the keys that differ in evaluation, such as ARPOConfig.overrides() makes")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 import ray
 from ray.rllib.core import DEFAULT_MODULE_ID
 
-from rllib_arpo.faults import Failure, restart_env_runner
+from rllib_arpo.faults import ANSWER_TIMEOUT_S, Failure, restart_env_runner
 from rllib_arpo.weights.snapshot import WeightSyncError, put_weights
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ logger = logging.getLogger("rllib_arpo")
 
 #: Seconds after which an env runner that loads weights counts as hung.
 LOAD_TIMEOUT_S = 600.0
-#: Seconds after which an env runner that does not answer with its version counts as dead.
-ANSWER_TIMEOUT_S = 120.0
 #: Seconds after which a transfer is given up: an env runner that dies within it leaves the learner waiting in NCCL.
 TRANSFER_TIMEOUT_S = 600.0
 
