@@ -83,6 +83,9 @@ class EvaluationSettings:
             rule.check(key, getattr(self, key))
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(f"samples={self.samples}: at temperature 0 all samples are equal, take 1.")
+        for name in ("top_p", "top_k"):
+            if self.temperature == 0 and (value := getattr(self, name)) is not None:
+                raise ValueError(f"{name}={value}: at temperature 0 the likeliest token is taken, leave {name} out.")
         if (penalty := self.reshaping.repetition_penalty) != 1 and self.entropies:
             raise ValueError(
                 f"repetition_penalty={penalty}: entropies are not measured beside it, leave one of them out."

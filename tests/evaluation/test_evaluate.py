@@ -57,6 +57,7 @@ def no_engine(monkeypatch):
     ("", ["--suite", "maths"], "Unknown suite 'maths': did you mean 'math'?"),
     ("", ["--suite", "math", "--data-root", "/nowhere"], "--data-root /nowhere: no such folder."),
     ("arithmetic", ["--entropies", "--repetition-penalty", "1.1"], "repetition_penalty=1.1: entropies are not"),
+    ("arithmetic", ["--temperature", "0", "--top-k", "5"], "top_k=5: at temperature 0 the likeliest token is"),
     ("arithmetic", ["--max-calls-per-tool", "search=2"], "Unknown tool in --max-calls-per-tool 'search': known"),
     ("arithmetic", ["--model", "A=m", "--model", "B=m"], "--model B=m: m has the method 'A' already."),
     ("arithmetic", ["--model", "org/m=x", "--model", "org/m"], "--model org/m: another model has the method 'org/m'."),
