@@ -39,12 +39,26 @@ def mlflow_key(name: str) -> str:
     key = "/".join("_" if level in ("", ".", "..") else level for level in levels)
     if len(key) <= MAX_KEY_LENGTH:
         return key
+    return _marked(key, name)
+
+
+def _marked(key: str, name: str) -> str:
+    """The key with a hash of the whole name."""
     return f"{key[: MAX_KEY_LENGTH - 9]}_{hashlib.sha1(name.encode()).hexdigest()[:8]}"
+
+
+def _with_keys(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Keyed by `mlflow_key`; of two names that would share a key, the later one gets a hash of its own name."""
+    keyed: dict[str, Any] = {}
+    for name, value in items:
+        key = mlflow_key(name)
+        keyed[key if key not in keyed else _marked(key, name)] = value
+    return keyed
 
 
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
     """A config's leaves without secrets, keyed by path ("env_config/seed"), as at most 6,000 characters each."""
-    return {mlflow_key(path): str(value)[:MAX_PARAM_LENGTH] for path, value in _leaves(without_secrets(config))}
+    return _with_keys((path, str(value)[:MAX_PARAM_LENGTH]) for path, value in _leaves(without_secrets(config)))
 
 
 def flat_metrics(result: Mapping[str, Any], name_of: Callable[[str], str | None] = str) -> dict[str, float]:
@@ -57,7 +71,7 @@ def flat_metrics(result: Mapping[str, Any], name_of: Callable[[str], str | None]
     """
     measured = {key: value for key, value in result.items() if key not in NOT_METRICS}
     numeric = ((name_of(path), _as_float(value)) for path, value in _leaves(measured))
-    return {mlflow_key(name): value for name, value in numeric if name is not None and value is not None}
+    return _with_keys((name, value) for name, value in numeric if name is not None and value is not None)
 
 
 def _leaves(tree: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:

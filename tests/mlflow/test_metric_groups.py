@@ -25,6 +25,12 @@ def test_long_keys_that_differ_at_their_end_stay_different():
     assert sorted(len(key) for key in keys) == [250, 250]
 
 
+def test_two_names_with_one_key_keep_both_values():
+    first, second = flat_metrics({"a:b": 1, "a(b": 2}), flat_params({"a:b": 1, "a(b": 2})
+    assert list(first.values()) == [1.0, 2.0] and list(second.values()) == ["1", "2"]
+    assert first.keys() == second.keys() and next(iter(first)) == "a_b"
+
+
 def test_params_are_the_leaves_as_short_strings():
     config = {"lr": 1e-6, "env_config": {"seed": 3, "tools": ["python"]}, "empty": {}, 7: None, "long": "y" * 7000}
     server = {"command": "npx", "args": ["--token", "abc"], "env": {"A": "abc"}}
