@@ -3,7 +3,6 @@
 #   make test                              the fast tier of the tests; make test-slow: the other one; make lint
 #   make test ARGS="tests/core -x"         arguments of pytest, instead of the tier
 #   make generated                         writes anew the tables of pages, the methods of ARPOConfig, the sentences of refusals
-#   make docs                              the documentation, as a site; make docs-links: are its links to others alive?
 #   make PYTHON=python3.12 train           another interpreter (3.11 or newer)
 #   make DEVICE=cpu train                  the packages for this device (cpu or gpu), whatever the machine has
 
@@ -31,7 +30,7 @@ HAS_DEBIAN_PACKAGES := $(HAS_LIBNUMA) && command -v bwrap >/dev/null && command 
 # pip would otherwise print that there is a newer one.
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test test-slow lint format generated docs docs-links install locks clean
+.PHONY: train test test-slow lint format generated install locks clean
 
 train: $(INSTALLED)
 	$(BIN)/python -m tuned_examples.trails_smollm2_135m_arpo --entropy-figure outputs/entropy $(ARGS)
@@ -54,19 +53,12 @@ generated: $(INSTALLED)
 	$(BIN)/python -m release.generated
 	$(BIN)/python -m tests.validation.refusals
 
-# The site is docs/_build/html/index.html; a broken link within it ends `make docs`.
-docs: $(INSTALLED)
-	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
-
-docs-links: $(INSTALLED)
-	$(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/links
-
 install: $(INSTALLED)
 
 # `make locks` needs uv (`pip install uv`) and changes no version that pyproject.toml allows; ARGS="--upgrade" does, or
 # ARGS="--upgrade-package peft". The files beside the locks say what is left out, or bounded, and why. All packages have
 # wheels.
-UV_COMPILE = uv pip compile pyproject.toml requirements/added.in $(addprefix --extra ,lora tools tasks dev docs) \
+UV_COMPILE = uv pip compile pyproject.toml requirements/added.in $(addprefix --extra ,lora tools tasks dev) \
     --python-platform x86_64-manylinux_2_31 --no-python-downloads --only-binary :all: --no-annotate --quiet \
     --custom-compile-command "make locks"
 locks:

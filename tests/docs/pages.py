@@ -15,7 +15,7 @@ PAGES = [
     README,
     REPOSITORY / "CONTRIBUTING.md",
     REPOSITORY / "release" / "benchmarks" / "README.md",
-    *(path for path in sorted((REPOSITORY / "docs").rglob("*.md")) if "_build" not in path.parts),
+    *sorted((REPOSITORY / "docs").glob("*.md")),
 ]
 
 

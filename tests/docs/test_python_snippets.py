@@ -39,9 +39,8 @@ from tests.helpers.models import byte_tokenizer, tiny_model
 from tests.helpers.other_python import free_port
 from tests.helpers.parquet import parquet, row
 
-#: Other readers of snippets: tests/docs/test_shell_snippets.py and Sphinx. Text is pictures and folders.
-ELSEWHERE = {"sh", "text", "{toctree}",
-             "{eval-rst}"}  # fmt: skip
+#: tests/docs/test_shell_snippets.py reads the snippets of a shell. Text is pictures and folders.
+ELSEWHERE = {"sh", "text"}
 MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 MODELS = (MODEL, "Qwen/Qwen2.5-3B-Instruct")
 #: Enough for a part of them that training leaves to evaluation.
