@@ -6,16 +6,20 @@
     rllib-arpo show ~/ray_results/ARPO_... --plots --output plots
 
 A page shows a question's tree, and each turn with its tokens shaded by their entropy, its tool call, the fork decision
-in words and its advantages. An index of several questions has filters.
---plots draws the curves of a run instead: accuracy, entropy before and after tool responses, forks.
+in words and its advantages. The index of a run shows its accuracy, tool calls and forks, then the questions, which begin
+with those of training whose rewards differ most. --plots draws all curves of a run, as PNG files and on one page.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.show.pages import last_questions, make_pages, pairs, write_files
+
+if TYPE_CHECKING:
+    from rllib_arpo.plots.gallery import Drawn
 
 #: Defaults of --output, without and with --plots, and of --limit.
 PAGES, PLOTS, LIMIT = "pages", "plots", 200
@@ -44,11 +48,12 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
         limit = args.limit or LIMIT
         if args.compare is not None:
             before, after = args.compare
-            title, shown = f"{before} and {after}", pairs(before, after, args.question, limit)
+            pages = make_pages(f"{before} and {after}", pairs(before, after, args.question, limit))
         else:
-            title, shown = args.record, last_questions(args.record, args.question, limit)
-        *pages, last = write_files(Path(args.output or PAGES), make_pages(title, shown))
-    more = f" and {len(pages)} pages" if pages else ""
+            found = last_questions(args.record, args.question, limit)
+            pages = make_pages(args.record, found, _first_plots(args.record))
+        *others, last = write_files(Path(args.output or PAGES), pages)
+    more = f" and {len(others)} pages" if others else ""
     print(f"{last}{more}: open it in a browser.")
     return 0
 
@@ -61,6 +66,19 @@ def _check(args: argparse.Namespace) -> None:
     unread = [name for name in ("compare", "question", "limit") if getattr(args, name) is not None]
     if args.plots and unread:
         raise CommandError(f"--{unread[0]}: --plots draws no trees.")
+
+
+def _first_plots(place: str) -> "list[Drawn]":
+    """The plots above the list of questions, if `place` is the folder of one trial."""
+    # They import matplotlib, and Ray.
+    from ray.tune.result import EXPR_RESULT_FILE
+
+    from rllib_arpo.plots.gallery import draw_first
+    from rllib_arpo.plots.run_data import read_run
+
+    folder = Path(place)
+    trials = [path.parent for path in (*folder.glob(EXPR_RESULT_FILE), *folder.glob(f"*/{EXPR_RESULT_FILE}"))]
+    return draw_first(read_run(trials[0])) if len(trials) == 1 else []
 
 
 def _draw_plots(place: str, output: Path) -> int:

@@ -35,8 +35,9 @@ class Plot:
 
 
 PLOTS = (
-    Plot("accuracy", "Accuracy and reward",
-         "Means per trajectory. An evaluation after an iteration has the weights of that iteration's update.",
+    Plot("accuracy", "Accuracy, reward and tool calls",
+         "Accuracy and reward are means per trajectory. An evaluation after an iteration has the weights of that "
+         "iteration's update. A call that forks share counts once.",
          draw_progress),
     Plot("accuracy_by_tool_calls", "Accuracy against tool calls",
          "Calls that training has executed up to the iteration; a call that forks share counts once.",
@@ -72,6 +73,12 @@ class Drawn:
 
 def draw_all(run: RunData) -> list[Drawn]:
     return [_draw(plot, run) for plot in PLOTS]
+
+
+def draw_first(run: RunData) -> list[Drawn]:
+    """The plots above the list of questions, as far as the run has what they show."""
+    drawn = [_draw(plot, run) for plot in PLOTS if plot.draw in (draw_progress, draw_forks)]
+    return [one for one in drawn if one.image is not None]
 
 
 def plot_files(title: str, drawn: Sequence[Drawn]) -> Iterator[tuple[str, bytes]]:

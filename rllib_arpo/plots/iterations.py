@@ -1,4 +1,4 @@
-"""The plots of Tune's results: accuracy and reward by iteration, and accuracy by tool calls."""
+"""The plots of Tune's results: accuracy, reward and tool calls by iteration, and accuracy by tool calls."""
 
 from collections.abc import Sequence
 
@@ -24,19 +24,23 @@ def learning_curves(run: RunData, measure: str) -> dict[str, tuple[list[int], li
 
 
 def draw_progress(run: RunData) -> Figure:
-    """Draws accuracy and reward of training and evaluation.
+    """Draws accuracy and reward of training and evaluation, and the tool calls that training executed.
 
     Raises:
-        MissingDataError: no result has one of them.
+        MissingDataError: no result has an accuracy or a reward.
     """
     by_measure = {measure: learning_curves(run, measure) for measure in MEASURES}
     if not any(values for curves in by_measure.values() for _, values in curves.values()):
         raise MissingDataError("No result of the run has an accuracy or a reward.")
-    figure, axes = panels(2)
-    for panel, (measure, curves) in zip(axes, by_measure.items(), strict=True):
+    figure, axes = panels(3)
+    for panel, (measure, curves) in zip(axes, by_measure.items(), strict=False):
         for name, curve in curves.items():
             _draw(panel, *curve, name)
         panel.set_ylabel(measure)
+    _draw(axes[2], *run.series(ENV_RUNNER_RESULTS, "tool_calls_executed"), TRAINING)
+    axes[2].set_ylabel("tool calls executed")
+    axes[2].set_ylim(bottom=0)
+    for panel in axes:
         count_axis(panel, "iteration")
     axes[0].set_ylim(-0.02, 1.02)
     legend(axes[0])

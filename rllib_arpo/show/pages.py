@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
 
 from rllib_arpo.core import figures
 from rllib_arpo.core.tree import Trajectory
@@ -87,12 +88,13 @@ def question_page(questions: Sequence[RecordedQuestion]) -> str:
     return _filled("question.html", title=questions[0].tree.question_id, panels=panels)
 
 
-def index_page(title: str, entries: Sequence[Entry]) -> str:
-    """The list of a run's questions, with filters."""
+def index_page(title: str, entries: Sequence[Entry], drawn: Sequence[Any] = ()) -> str:
+    """The list of a run's questions, with filters, below its plots (`Drawn` of plots/gallery.py)."""
     return _filled(
         "index.html",
         title=title,
         entries=entries,
+        drawn=drawn,
         columns=INDEX_COLUMNS,
         purposes=sorted({entry.question.facts.purpose for entry in entries}, reverse=True),
         stop_reasons=sorted({reason for entry in entries for reason in figures.stop_reasons(entry.question.tree)}),
@@ -138,9 +140,10 @@ MAX_NAME_BYTES = 120
 
 
 def last_questions(place: str, question_id: str | None, limit: int) -> list[list[RecordedQuestion]]:
-    """The last `limit` questions of a record, each alone in a list: trained ones with forks first, evaluations last.
+    """The last `limit` questions of a record, each alone in a list.
 
-    If there are more, at least half of them are not of evaluations, as far as the record has so many.
+    Those of training come first, and of these the ones whose returns differ most. If there are more than `limit`, at
+    least half of them are not of evaluations, as far as the record has so many.
 
     Raises:
         ValueError: there is no such record, or no such question in it.
@@ -153,7 +156,7 @@ def last_questions(place: str, question_id: str | None, limit: int) -> list[list
     found = [*reversed(found), *reversed(evaluated[: limit - len(found)])]
     if not found:
         raise ValueError(_nothing(place, question_id))
-    return [[q] for q in sorted(found, key=lambda q: (q.facts.purpose == EVALUATION, not q.tree.forks()))]
+    return [[q] for q in sorted(found, key=lambda q: (q.facts.purpose == EVALUATION, -float(np.ptp(q.tree.returns()))))]
 
 
 def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[list[RecordedQuestion]]:
@@ -173,8 +176,10 @@ def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[
     return common[:limit]
 
 
-def make_pages(title: str, shown: Iterable[Sequence[RecordedQuestion]]) -> Iterator[tuple[str, bytes]]:
-    """(name of the file, page) of each question (or pair); at last the index, if there are several."""
+def make_pages(
+    title: str, shown: Iterable[Sequence[RecordedQuestion]], drawn: Sequence[Any] = ()
+) -> Iterator[tuple[str, bytes]]:
+    """(name of the file, page) of each question (or pair); at last the index with the plots, if there are several."""
     entries: list[Entry] = []
     names: set[str] = set()
     for group in shown:
@@ -183,7 +188,7 @@ def make_pages(title: str, shown: Iterable[Sequence[RecordedQuestion]]) -> Itera
         yield name, question_page(group).encode()
         entries.append(Entry(name, group[-1]))
     if len(entries) > 1:
-        yield INDEX, index_page(title, entries).encode()
+        yield INDEX, index_page(title, entries, drawn).encode()
 
 
 def write_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> list[Path]:

@@ -42,7 +42,12 @@ def node(question: str, agent: str, depth: int, delta: float, children: int = 0,
 
 def result(iteration: int, accuracy: float, reward: float, calls: int, evaluated: float | None = None) -> dict:
     """The result of an iteration."""
-    rollout = {"accuracy": accuracy, "episode_return_mean": reward, "tool_calls_executed_lifetime": calls}
+    rollout = {
+        "accuracy": accuracy,
+        "episode_return_mean": reward,
+        "tool_calls_executed": 5 * iteration,
+        "tool_calls_executed_lifetime": calls,
+    }
     evaluation = {"env_runners": {"accuracy": evaluated, "episode_return_mean": 2 * (evaluated or 0)}}
     own = {"training_iteration": iteration, "env_runners": rollout}
     return own if evaluated is None else own | {"evaluation": evaluation}
@@ -66,13 +71,15 @@ def test_learning_curves():
         row("b", depth=None, accuracy=0.0, reward=-1.0, **held_out),
     ]
     run = run_data(before, [result(1, 0.25, 0.5, 10), result(2, 0.5, float("nan"), 25, evaluated=0.75)])
-    accuracy, reward = draw_progress(run).axes
+    accuracy, reward, calls = draw_progress(run).axes
     assert [line.get_xydata().tolist() for line in accuracy.lines] == [[[1, 0.25], [2, 0.5]], [[0, 0.5], [2, 0.75]]]
     # The reward of iteration 2 is not known.
     assert [line.get_xydata().tolist() for line in reward.lines] == [[[1, 0.5]], [[0, 0.25], [2, 1.5]]]
-    assert (accuracy.get_xlabel(), accuracy.get_ylabel(), reward.get_ylabel()) == (
-        "iteration", "accuracy", "mean reward",
-    )  # fmt: skip
+    assert [line.get_xydata().tolist() for line in calls.lines] == [[[1, 5], [2, 10]]]
+    assert accuracy.get_xlabel() == "iteration"
+    assert [panel.get_ylabel() for panel in (accuracy, reward, calls)] == [
+        "accuracy", "mean reward", "tool calls executed",
+    ]  # fmt: skip
     assert legend(accuracy) == ["training, as sampled", "evaluation, held out"]
     (by_calls,) = draw_accuracy_by_calls(run).axes
     assert [line.get_xydata().tolist() for line in by_calls.lines] == [[[10, 0.25], [25, 0.5]], [[0, 0.5], [25, 0.75]]]

@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import html
+import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +15,7 @@ import pytest
 from rllib_arpo.commands import main
 from rllib_arpo.record.schema import SCHEMA, SETTINGS_KEY, VERSION_KEY
 from tests.helpers.approved import assert_approved
-from tests.record.trees import HELPED
+from tests.record.trees import HELPED, TREE
 from tests.show.conftest import write_record
 
 TEXTS = Path(__file__).with_name("pages.txt")
@@ -52,6 +54,20 @@ def test_a_run_has_a_page_for_each_question_and_an_index(record, tmp_path, capsy
     # Trained trees come before evaluations.
     links = re.findall(r'href="(\w+)-(\d+)-lamps\.html"', page)
     assert links == [("training", "00001"), ("evaluation", "00000"), ("evaluation", "00003")]
+
+
+def test_the_first_screen_of_a_run_has_its_curves_and_the_questions_that_differ_most(model_folder, tmp_path):
+    """All trajectories of "alike" earn nothing."""
+    unpaid = [replace(one, turns=tuple(replace(turn, reward=0.0) for turn in one.turns)) for one in TREE.trajectories]
+    trees = [replace(TREE, question_id="alike", trajectories=tuple(unpaid)), replace(TREE, question_id="different")]
+    write_record(tmp_path / "run", model_folder, trees)
+    result = {"training_iteration": 1, "env_runners": {"accuracy": 0.5, "tool_calls_executed": 9}}
+    (tmp_path / "run" / "result.json").write_text(json.dumps(result) + "\n")
+    show(tmp_path / "pages", tmp_path / "run")
+    page = (tmp_path / "pages" / "index.html").read_text()
+    assert re.findall(r'alt="([^"]+)"', page) == ["Accuracy, reward and tool calls", "Forks by turn"]
+    assert re.findall(r'href="training-00001-(\w+)\.html"', page) == ["different", "alike"]
+    assert page.index("<img") < page.index("<table")
 
 
 def test_what_pages_say_is_in_the_file(record, tmp_path, model_folder):
