@@ -79,24 +79,14 @@ def method_source(name: str, method: Method) -> str:
 def option_rows(method: Method) -> list[str]:
     """The last column is left out if an evaluation has no value of its own for any of these options."""
     in_evaluation = any(option.reader is not Reader.TRAINING for option in method.options.values())
-    header = ["option", "default", "meaning", "allowed", "in evaluation"]
+    header = ["option", "default", "meaning", "in evaluation"]
     rows = [header, ["---"] * len(header), *map(_row, method.options, method.options.values())]
     return [f"| {' | '.join(cells if in_evaluation else cells[:-1])} |" for cells in rows]
 
 
 def _row(name: str, option: Option) -> list[str]:
     default = "" if callable(option.default) else f"`{option.default!r}`"
-    return [f"`{name}`", default, option.doc, _allowed(option), option.reader.value]
-
-
-def _allowed(option: Option) -> str:
-    """The rule in words, without what the option's own words have: its choices, and None."""
-    words = option.rule.in_words()
-    if words.startswith("one of "):
-        choices = words.removeprefix("one of ").split(", ")
-        named = {"True", "False"} | {choice for choice in choices if choice.strip("'") in option.doc}
-        return "" if named.issuperset(choices) else words
-    return words.removesuffix(", or None") if "None" in option.doc else words
+    return [f"`{name}`", default, option.doc, option.reader.value]
 
 
 def first_rows(advice: Mapping[str, str]) -> list[str]:
