@@ -6,8 +6,9 @@
     rllib-arpo show ~/ray_results/ARPO_... --plots --output plots
 
 A page shows a question's tree, and each turn with its tokens shaded by their entropy, its tool call, the fork decision
-in words and its advantages. The index of a run shows its accuracy, tool calls and forks, then the questions, which begin
-with those of training whose rewards differ most. --plots draws all curves of a run, as PNG files and on one page.
+in words and its advantages. The index of a run shows its accuracy, tool calls and forks, then the questions: those of
+training first, and of these the ones whose rewards differ most. --plots draws all curves of a run, as PNG files and on
+one page.
 """
 
 import argparse

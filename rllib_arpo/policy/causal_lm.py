@@ -5,13 +5,15 @@ Autocast leaves the grouped products of a mixture's experts out; here they are m
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
-from rllib_arpo.policy.attention.tree import plan_tree, register_tree_attention
-from rllib_arpo.policy.attention.tree_operator import PlannedPass
+from rllib_arpo.policy.attention.states import follow_trees
+from rllib_arpo.policy.attention.tree import LayerKinds, PassPlan, plan_pass, register_tree_attention
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 
 if TYPE_CHECKING:
@@ -70,12 +72,16 @@ _ATTENTION_KEYS = ("attn_logit_softcapping", "attention_chunk_size", "alibi")
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 #: `model_type` of the mixtures whose weights were seen to reach vLLM: it takes a layer's experts as one tensor, as
 #: transformers holds them. Other families name or orient them in other ways.
-_MIXTURES = ("qwen3_moe",)
+_MIXTURES = ("qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
+#: `model_type` of the models whose layers with a state follow trees (`attention/states.py`).
+_MODELS_WITH_STATES = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
+#: Kinds of layers that tree passes compute.
+_LAYER_TYPES = (FULL, SLIDING, RECURRENT) = ("full_attention", "sliding_attention", "linear_attention")
 
-#: The self-check's packed tree: a prompt of three tokens, a branch of one that forks into two of two and one tokens.
-_CHECK_END = (7, 7, 7, 7, 6, 6, 7)
-_CHECK_POSITIONS = (0, 1, 2, 3, 4, 5, 4)
-_CHECK_PATHS = ((0, 1, 2, 3, 4, 5), (0, 1, 2, 3, 6))
+#: The self-check's prompt: with layers that have a state, longer than a chunk of the rule (64 tokens).
+_CHECK_PROMPT, _CHECK_PROMPT_OF_STATES = 3, 70
+#: The self-check's sliding window, shorter than its paths.
+_CHECK_WINDOW = 3
 #: Largest difference of fp32 log-probs between the tree pass and the model's own forward pass, nats. Rounding alone
 #: gives up to 4e-3 on unlikely tokens (SmolLM2, one thread); a token that attends to a wrong one gives far more.
 _CHECK_TOLERANCE = 2e-2
@@ -102,6 +108,8 @@ def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedMod
     )
     if type(model.get_output_embeddings()) is not nn.Linear:
         raise ValueError(f"The LM head of {type(model).__name__} is not a plain linear layer.")
+    if layer_kinds(config).reach is not None:
+        follow_trees(model.get_decoder().layers)
     check_tree_forward(model)
     return model
 
@@ -125,20 +133,31 @@ def refuse_unsupported_config(config: PretrainedConfig) -> None:
     """
     title = _title(config)
     for layer_type in getattr(config, "layer_types", None) or ():
-        if layer_type != "full_attention":
-            raise ValueError(f"{title} has layers of type {layer_type!r}: tree passes need full attention.")
-    if getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True):
-        raise ValueError(f"{title} has sliding_window={config.sliding_window}: tree passes need full attention.")
+        if layer_type not in _LAYER_TYPES:
+            known = ", ".join(map(repr, _LAYER_TYPES))
+            raise ValueError(f"{title} has layers of type {layer_type!r}: tree passes compute only {known}.")
+        if layer_type == RECURRENT and config.model_type not in _MODELS_WITH_STATES:
+            tried = ", ".join(map(repr, _MODELS_WITH_STATES))
+            raise ValueError(f"{title} has layers of type {layer_type!r}: of such models only {tried} have been tried.")
     for key in _ATTENTION_KEYS:
         if value := getattr(config, key, None):
             raise ValueError(f"{title} has {key}={value!r}, which tree attention does not support.")
     if (number := num_experts(config)) and config.model_type not in _MIXTURES:
-        tried = " and ".join(map(repr, _MIXTURES))
-        raise ValueError(f"{title} is a mixture of {number} experts: of these only {tried} has been tried.")
+        tried = ", ".join(map(repr, _MIXTURES))
+        raise ValueError(f"{title} is a mixture of {number} experts: of these only {tried} have been tried.")
     for key, neutral in _LOGIT_KEYS.items():
         value = getattr(config, key, None)
         if value is not None and value != neutral:
             raise ValueError(f"{title} has {key}={value!r}, which the chunked LM head does not reproduce.")
+
+
+def layer_kinds(config: PretrainedConfig) -> LayerKinds:
+    """What the layers of this model need of a pass beside whole paths."""
+    types = getattr(config, "layer_types", None)
+    window = getattr(config, "sliding_window", None)
+    slides = getattr(config, "use_sliding_window", True) if types is None else SLIDING in types
+    reach = config.linear_conv_kernel_dim - 1 if RECURRENT in (types or ()) else None
+    return LayerKinds(frozenset([window] if window and slides else ()), reach)
 
 
 def num_experts(config: PretrainedConfig) -> int:
@@ -169,28 +188,46 @@ def check_tree_forward(model: PreTrainedModel) -> None:
     """
     was_training, implementation = model.training, model.config._attn_implementation
     model.eval()
-    tokens = torch.arange(1, len(_CHECK_END) + 1, device=model.device)[None]
-    positions = torch.tensor(_CHECK_POSITIONS, device=model.device)[None]
-    plan = plan_tree(torch.tensor(_CHECK_END, device=model.device), model.dtype)
-    hidden = tree_hidden_states(model, tokens, positions, plan)
-    packed = model.get_output_embeddings()(hidden).log_softmax(dim=-1)
-    model.set_attn_implementation("eager")
+    with _short_windows(model):
+        kinds = layer_kinds(model.config)
+        # A prompt, and a branch of one token that forks into two of two and one tokens.
+        n = _CHECK_PROMPT if kinds.reach is None else _CHECK_PROMPT_OF_STATES
+        end = torch.tensor([n + 4] * (n + 1) + [n + 3, n + 3, n + 4], device=model.device)
+        tokens = (1 + torch.arange(n + 4, device=model.device) % (model.config.vocab_size - 1))[None]
+        positions = torch.tensor([*range(n + 3), n + 1], device=model.device)[None]
+        try:
+            hidden = tree_hidden_states(model, tokens, positions, plan_pass(end, model.dtype, kinds=kinds))
+            packed = model.get_output_embeddings()(hidden).log_softmax(dim=-1)
+            model.set_attn_implementation("eager")
+            for path in ([*range(n + 3)], [*range(n + 1), n + 3]):
+                own = model(input_ids=tokens[:, path], use_cache=False).logits[0].log_softmax(dim=-1)
+                difference = (own - packed[path]).abs().max().item()
+                if not difference <= _CHECK_TOLERANCE:
+                    raise ValueError(
+                        f"{_title(model.config)} cannot be trained on packed trees: "
+                        f"its log-probs there differ by {difference:.2g} from its own forward pass."
+                    )
+        finally:
+            model.set_attn_implementation(implementation)
+            model.train(was_training)
+
+
+@contextmanager
+def _short_windows(model: PreTrainedModel) -> Iterator[None]:
+    """Sliding windows that are shorter than the paths of the self-check."""
+    owners = [model.config, *model.get_decoder().modules()]
+    windows = [(owner, owner.sliding_window) for owner in owners if getattr(owner, "sliding_window", None)]
+    for owner, _ in windows:
+        owner.sliding_window = _CHECK_WINDOW
     try:
-        for path in map(list, _CHECK_PATHS):
-            own = model(input_ids=tokens[:, path], use_cache=False).logits[0].log_softmax(dim=-1)
-            difference = (own - packed[path]).abs().max().item()
-            if not difference <= _CHECK_TOLERANCE:
-                raise ValueError(
-                    f"{_title(model.config)} cannot be trained on packed trees: "
-                    f"its log-probs there differ by {difference:.2g} from its own forward pass."
-                )
+        yield
     finally:
-        model.set_attn_implementation(implementation)
-        model.train(was_training)
+        for owner, window in windows:
+            owner.sliding_window = window
 
 
 def tree_hidden_states(
-    model: PreTrainedModel, token_ids: torch.Tensor, position_ids: torch.Tensor, plan: PlannedPass
+    model: PreTrainedModel, token_ids: torch.Tensor, position_ids: torch.Tensor, plan: PassPlan
 ) -> torch.Tensor:
     """[1, T] packed tokens and their depths -> [T, D] hidden states after the last norm."""
     decoder = model.get_decoder()

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from rllib_arpo.core.columns import END, PARENT, POSITION_IDS, TOKEN_IDS
-from rllib_arpo.policy.attention.tree import attention_dtype, plan_tree
-from rllib_arpo.policy.causal_lm import num_experts, tree_hidden_states
+from rllib_arpo.policy.attention.tree import attention_dtype, plan_pass
+from rllib_arpo.policy.causal_lm import layer_kinds, num_experts, tree_hidden_states
 from rllib_arpo.policy.compilation import compiles
 from rllib_arpo.policy.lm_head import EAGER, chunked_log_probs, compiled
 
@@ -33,6 +33,7 @@ class TreeScorer(nn.Module):
         self.causal_lm = causal_lm
         self._dtype = dtype
         self._tree_attention = tree_attention
+        self._layer_kinds = layer_kinds(causal_lm.config)
         self._chunk_functions = EAGER
         #: Whether `compile_parts` has had the layers compiled.
         self.compiles_layers = False
@@ -51,7 +52,8 @@ class TreeScorer(nn.Module):
             mixture = num_experts(self.causal_lm.config) > 0
             for layer in self.causal_lm.get_decoder().layers:
                 # All layers share one compiled function, for passes of any length.
-                (layer.self_attn if mixture else layer).compile(dynamic=True)
+                part = getattr(layer, "self_attn", None) or layer.linear_attn if mixture else layer
+                part.compile(dynamic=True)
 
     def forward(
         self,
@@ -75,7 +77,8 @@ class TreeScorer(nn.Module):
         head = self.causal_lm.get_output_embeddings()
         token_ids = batch[TOKEN_IDS].long()
         device_type, autocast = head.weight.device.type, self._dtype.itemsize < 4
-        plan = plan_tree(batch[END], attention_dtype(self._dtype, device_type), self._tree_attention)
+        dtype = attention_dtype(self._dtype, device_type)
+        plan = plan_pass(batch[END], dtype, self._tree_attention, self._layer_kinds)
         # Each weight is used once in a pass. A cache would keep its copy until the end, of all layers under FSDP2.
         lower = self._dtype if autocast else None
         with torch.autocast(device_type, lower, enabled=autocast, cache_enabled=False):

@@ -8,16 +8,22 @@ END_OF_SUBTREE = [990] * 300 + [600] * 300 + [690] * 90 + [890] * 100 + [830] * 
 END_OF_SUBTREE += [1090] * 20 + [1050] * 40 + [1090] * 40
 
 
-def dense_attention(query: Tensor, key: Tensor, value: Tensor, end: Tensor, scaling: float | None = None) -> Tensor:
+def dense_attention(
+    query: Tensor, key: Tensor, value: Tensor, end: Tensor, scaling: float | None = None, window: int | None = None
+) -> Tensor:
     """Every pair of tokens, masked: [1, H, T, D], [1, H_kv, T, D] twice -> [1, H, T, D].
 
     Args:
         end: [T]; token t attends to s iff s <= t < end[s].
         scaling: of the scores; None: 1 / sqrt(D).
+        window: each token attends to so many of the nearest ones, itself included; None: to all.
     """
     tokens = torch.arange(len(end), device=end.device)
     t, s = tokens[:, None], tokens[None, :]
     allowed = (s <= t) & (t < end[None, :])
+    if window is not None:
+        # Of the tokens of its path, those that have fewer than `window` others behind them up to t.
+        allowed &= allowed.flip(1).cumsum(1).flip(1) <= window
     repeats = query.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -32,10 +32,7 @@ def tiny_folder(tmp_path_factory) -> Callable[..., str]:
     @functools.cache
     def build(architecture: str, tied: bool = True) -> str:
         folder = tmp_path_factory.mktemp(architecture) / "model"
-        tiny_model(folder, architecture, tie_word_embeddings=tied)
-        if architecture == "mistral":
-            change_config(folder, sliding_window=None)
-        return str(folder)
+        return tiny_model(folder, architecture, tie_word_embeddings=tied)
 
     return build
 
@@ -44,11 +41,11 @@ def tiny_folder(tmp_path_factory) -> Callable[..., str]:
 def random_pass() -> Callable[..., dict[str, torch.Tensor]]:
     """`random_pass(seed, num_trees=2)` -> the columns of a pass that the module reads, random trees side by side."""
 
-    def build(seed: int, num_trees: int = 2) -> dict[str, torch.Tensor]:
+    def build(seed: int, num_trees: int = 2, max_prompt_tokens: int = 12) -> dict[str, torch.Tensor]:
         rng = np.random.default_rng(seed)
         packed = []
         for _ in range(num_trees):
-            tree = random_tree(rng, max_prompt_tokens=12, max_turn_tokens=9, max_observation_tokens=6)
+            tree = random_tree(rng, max_prompt_tokens=max_prompt_tokens, max_turn_tokens=9, max_observation_tokens=6)
             layout = depth_first_layout(tree)
             nothing = np.zeros(len(layout.nodes))
             packed.append(pack_tree(tree, layout, NodeAttribution(nothing, nothing, nothing)))
@@ -67,16 +64,16 @@ def a_block_per_chain(monkeypatch):
 
 
 @pytest.fixture
-def float64_norms(monkeypatch):
-    """transformers' RMSNorm computes in fp32 whatever the model's type: its rounding would hide what is compared."""
-    from transformers.models.llama.modeling_llama import LlamaRMSNorm
-    from transformers.models.qwen2.modeling_qwen2 import Qwen2RMSNorm
+def float64_casts(monkeypatch):
+    """transformers computes norms, decays and the delta rule in fp32, whose rounding would hide what is compared."""
+    to = torch.Tensor.to
 
-    def forward(self, hidden):
-        return self.weight * hidden * torch.rsqrt(hidden.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+    def to_float64(tensor, *args, **kwargs):
+        wide = [torch.float64 if arg is torch.float32 else arg for arg in args]
+        return to(tensor, *wide, **kwargs)
 
-    for norm in (LlamaRMSNorm, Qwen2RMSNorm):
-        monkeypatch.setattr(norm, "forward", forward)
+    monkeypatch.setattr(torch.Tensor, "to", to_float64)
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
 
 
 @pytest.fixture

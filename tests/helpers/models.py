@@ -15,6 +15,28 @@ CHAT_TEMPLATE = (
 
 #: Of each token two of four experts. vLLM's CPU kernel needs sizes that 32 divides, and pads the 48.
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
+SHARED_EXPERT = {"shared_expert_intermediate_size": 32}
+#: A layer with a state, and one with full attention.
+STATES = {
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "layer_types": ["linear_attention", "full_attention"],
+}  # fmt: skip
+#: A layer whose window is shorter than most paths, and one with full attention.
+WINDOWS = {"sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]}
+#: Model type -> keys beside those that all have.
+FAMILIES: dict[str, dict[str, object]] = {
+    "qwen3_moe": MIXTURE,
+    "qwen3_next": STATES | MIXTURE | SHARED_EXPERT,
+    "qwen3_5_text": STATES,
+    "qwen3_5_moe_text": STATES | MIXTURE | SHARED_EXPERT,
+    "gemma3_text": WINDOWS,
+    "mistral": {"sliding_window": None},
+    "ministral3": {"sliding_window": 6},
+    "olmo3": WINDOWS,
+    "qwen2": {},
+    "exaone4": WINDOWS,
+    "smollm3": WINDOWS | {"use_sliding_window": True},
+}
 
 
 def byte_tokenizer():
@@ -52,7 +74,7 @@ def tiny_model(
     """Saves a random fp32 model (hidden 64, 2 heads of 32, one of them for K/V) with its tokenizer; returns the folder.
 
     Args:
-        architecture: "llama", "qwen2", "qwen3", "mistral", or "qwen3_moe" (`MIXTURE`).
+        architecture: a model type such as "llama"; `FAMILIES` has the keys of some.
         vocab_size: V; rows above TOKENIZER_SIZE are padding, as real models have it.
         seed: of the weights: the same seed gives the same model.
         changes: further keys of the configuration.
@@ -78,7 +100,7 @@ def tiny_model(
         pad_token_id=tokenizer.pad_token_id,
         # Far above the usual 0.02, so that the distributions differ from token to token.
         initializer_range=0.2,
-        **((MIXTURE if architecture == "qwen3_moe" else {}) | changes),
+        **(FAMILIES.get(architecture, {}) | changes),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -3,11 +3,11 @@
 import pytest
 
 from rllib_arpo.core.tree import QuestionTree
-from tests.helpers.model_fixtures import a_block_per_chain, compiler, float64_norms, random_pass, tiny_folder
+from tests.helpers.model_fixtures import a_block_per_chain, compiler, float64_casts, random_pass, tiny_folder
 from tests.helpers.models import tiny_model
 from tests.learner import plain
 
-__all__ = ["a_block_per_chain", "compiler", "float64_norms", "random_pass", "tiny_folder"]
+__all__ = ["a_block_per_chain", "compiler", "float64_casts", "random_pass", "tiny_folder"]
 
 
 @pytest.fixture(scope="session")

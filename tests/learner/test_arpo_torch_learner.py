@@ -23,7 +23,7 @@ from tests.learner.builders import (
     record_gradients,
 )
 
-pytestmark = pytest.mark.usefixtures("float64_norms")
+pytestmark = pytest.mark.usefixtures("float64_casts")
 
 
 @pytest.fixture(scope="module")

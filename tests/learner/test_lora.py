@@ -19,7 +19,7 @@ from tests.learner.builders import (
     record_gradients,
 )
 
-pytestmark = pytest.mark.usefixtures("float64_norms")
+pytestmark = pytest.mark.usefixtures("float64_casts")
 
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"}
 

@@ -1,5 +1,5 @@
 """The fixtures of tests about the model."""
 
-from tests.helpers.model_fixtures import a_block_per_chain, compiler, float64_norms, random_pass, tiny_folder
+from tests.helpers.model_fixtures import a_block_per_chain, compiler, float64_casts, random_pass, tiny_folder
 
-__all__ = ["a_block_per_chain", "compiler", "float64_norms", "random_pass", "tiny_folder"]
+__all__ = ["a_block_per_chain", "compiler", "float64_casts", "random_pass", "tiny_folder"]

@@ -71,9 +71,12 @@ def test_the_self_check_finds_changed_logits(tiny_folder, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"sliding_window": 8}, "has sliding_window=8: tree passes need full attention"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "has layers of type 'sliding_attention'"),
-        ({"num_experts": 4}, "is a mixture of 4 experts: of these only 'qwen3_moe' has been tried"),
+        ({"layer_types": ["full_attention", "conv"]}, "has layers of type 'conv': tree passes compute only 'full_att"),
+        ({"layer_types": ["full_attention", "linear_attention"]}, "of such models only 'qwen3_next', 'qwen3_5_text'"),
+        (
+            {"num_experts": 4},
+            "is a mixture of 4 experts: of these only 'qwen3_moe', 'qwen3_next', 'qwen3_5_mo",
+        ),
         ({"attn_logit_softcapping": 50.0}, "has attn_logit_softcapping=50.0"),
         ({"final_logit_softcapping": 30.0}, "has final_logit_softcapping=30.0"),
         ({"logits_scaling": 8.0}, "has logits_scaling=8.0"),

@@ -11,7 +11,14 @@ from rllib_arpo.core.columns import END
 from rllib_arpo.policy.attention import path_gather as planning
 from rllib_arpo.policy.attention import tree_operator
 from rllib_arpo.policy.attention import varlen as varlen_attention
-from rllib_arpo.policy.attention.tree import attention_dtype, choose_kernel, plan_tree, tree_attention_forward
+from rllib_arpo.policy.attention.tree import (
+    PassPlan,
+    attention_dtype,
+    choose_kernel,
+    plan_pass,
+    plan_tree,
+    tree_attention_forward,
+)
 from rllib_arpo.policy.attention.tree_operator import PlannedPass
 from tests.helpers.dense_attention import END_OF_SUBTREE, dense_attention
 
@@ -26,12 +33,14 @@ def random_tensors(num_tokens, dtype=torch.float64, seed=0):
     return [tensor.requires_grad_() for tensor in (query, key, value)]
 
 
-def assert_equals_dense(end, plan=None):
+def assert_equals_dense(end, plan=None, window=None):
     tensors = random_tensors(len(end))
     grad = torch.randn(1, len(end), 4, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    expected = dense_attention(*tensors, end, 0.3).transpose(1, 2)
+    expected = dense_attention(*tensors, end, 0.3, window).transpose(1, 2)
     plan = plan or plan_tree(end, torch.float64)
-    output, weights = tree_attention_forward(torch.nn.Identity(), *tensors, None, scaling=0.3, tree=plan)
+    output, weights = tree_attention_forward(
+        torch.nn.Identity(), *tensors, None, scaling=0.3, tree=PassPlan({None: plan})
+    )
     assert weights is None
     torch.testing.assert_close(output, expected, rtol=1e-12, atol=1e-12)
     for got, want in zip(
@@ -62,15 +71,21 @@ def test_equals_dense_attention_on_a_realistic_pass():
     assert_equals_dense(end)
 
 
-def scores_of_sequences(query, key, query_offsets, key_offsets, max_queries, max_keys, scaling):
-    """Of each sequence: its queries, its keys, and scores [H, n, m] of causal attention, aligned to the last key."""
+def scores_of_sequences(query, key, query_offsets, key_offsets, max_queries, max_keys, scaling, before):
+    """Of each sequence: its queries, its keys, and scores [H, n, m] of causal attention, aligned to the last key.
+
+    A query attends to itself and to `before` tokens before it; -1: to all.
+    """
     for i in range(len(query_offsets) - 1):
         queries, keys = (slice(*offsets[i : i + 2].tolist()) for offsets in (query_offsets, key_offsets))
         n, m = queries.stop - queries.start, keys.stop - keys.start
         assert n <= max_queries
         assert m <= max_keys
         scores = torch.einsum("nhd,mhd->hnm", query[queries], grouped(key[keys], query)) * scaling
-        yield queries, keys, scores.masked_fill(~torch.ones(n, m, dtype=torch.bool).tril(m - n), -torch.inf)
+        seen = torch.ones(n, m, dtype=torch.bool).tril(m - n)
+        if before >= 0:
+            seen = seen.triu(m - n - before)
+        yield queries, keys, scores.masked_fill(~seen, -torch.inf)
 
 
 def grouped(tensor, query):
@@ -81,11 +96,12 @@ def varlen_attn(
     query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux, scale, window_size, enable_gqa=False
 ):
     """What it computes on CUDA, with the signature of torch 2.13."""
-    assert window_size == (-1, 0)
+    before, after = window_size
+    assert after == 0
     assert return_aux.lse
     assert enable_gqa == (query.shape[1] != key.shape[1])
     output, log_sum_exp = torch.empty_like(query), query.new_empty(query.shape[1], len(query))
-    for queries, keys, scores in scores_of_sequences(query, key, cu_seq_q, cu_seq_k, max_q, max_k, scale):
+    for queries, keys, scores in scores_of_sequences(query, key, cu_seq_q, cu_seq_k, max_q, max_k, scale, before):
         output[queries] = torch.einsum("hnm,mhd->nhd", scores.softmax(-1), grouped(value[keys], query))
         log_sum_exp[:, queries] = scores.logsumexp(-1)
     return output, log_sum_exp
@@ -98,11 +114,11 @@ def varlen_attn_without_groups(query, key, value, cu_seq_q, cu_seq_k, max_q, max
     return varlen_attn(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **settings)
 
 
-def flash_backward(grad_output, inputs, result, lengths, scaling):
+def flash_backward(grad_output, inputs, result, lengths, scaling, before):
     """What flash attention's backward kernel computes from the saved output and log-sum-exps."""
     (query, key, value), (output, log_sum_exp) = inputs, result
     grads = [torch.zeros_like(tensor) for tensor in inputs]
-    for queries, keys, scores in scores_of_sequences(query, key, *lengths, scaling):
+    for queries, keys, scores in scores_of_sequences(query, key, *lengths, scaling, before):
         probabilities = (scores - log_sum_exp[:, queries, None]).exp()
         above = torch.einsum("nhd,mhd->hnm", grad_output[queries], grouped(value[keys], query))
         grad_scores = probabilities * (above - (grad_output * output)[queries].sum(-1).t()[:, :, None]) * scaling
@@ -145,12 +161,12 @@ def flash_calls(monkeypatch):
 
 
 @pytest.mark.parametrize("function", [varlen_attn, varlen_attn_without_groups])
-@pytest.mark.parametrize("seed", range(4))
-def test_varlen_equals_dense_attention_and_runs_each_kernel_once(random_pass, flash_calls, seed, function):
+@pytest.mark.parametrize(("seed", "window"), [(0, None), (1, None), (2, 1), (3, 7)])
+def test_varlen_equals_dense_attention_and_runs_each_kernel_once(random_pass, flash_calls, seed, window, function):
     flash_calls.use(function)
     end = random_pass(seed, num_trees=3)[END]
-    plan = varlen_attention.VarlenTree.plan(end.numpy(), torch.float64, torch.device("cpu"))
-    assert_equals_dense(end, PlannedPass.of(plan))
+    plan = varlen_attention.VarlenTree.plan(end.numpy(), torch.float64, torch.device("cpu"), window)
+    assert_equals_dense(end, PlannedPass.of(plan), window)
     assert flash_calls == ["forward", "backward"]
 
 
@@ -231,7 +247,7 @@ def test_low_precision_is_computed_in_fp32_on_cpu():
     assert attention_dtype(torch.bfloat16, "cuda") == torch.bfloat16
     end = torch.tensor([6, 6, 4, 4, 6, 6])
     exact = random_tensors(6, torch.bfloat16)
-    output, _ = tree_attention_forward(torch.nn.Identity(), *exact, None, tree=plan_tree(end))
+    output, _ = tree_attention_forward(torch.nn.Identity(), *exact, None, tree=plan_pass(end))
     expected = dense_attention(*(tensor.float() for tensor in exact), end).transpose(1, 2)
     assert output.dtype == torch.bfloat16
     torch.testing.assert_close(output, expected.bfloat16(), rtol=0, atol=0)
@@ -244,10 +260,11 @@ def test_low_precision_is_computed_in_fp32_on_cpu():
         ({"dropout": 0.1}, "uses attention dropout 0.1"),
         ({"attention_mask": torch.zeros(1, 1, 6, 6)}, "passes an attention mask"),
         ({"tree": None}, "called without `tree=`"),
-        ({"tree": plan_tree(torch.tensor([2, 2]))}, "the tree has 2 tokens"),
+        ({"tree": plan_pass(torch.tensor([2, 2]))}, "the tree has 2 tokens"),
+        ({"sliding_window": 3}, "uses sliding_window=3, for which nothing is planned"),
     ],
 )
 def test_what_it_does_not_do_is_refused(arguments, message):
-    arguments = {"attention_mask": None, "tree": plan_tree(torch.full((6,), 6)), "sliding_window": None} | arguments
+    arguments = {"attention_mask": None, "tree": plan_pass(torch.full((6,), 6)), "sliding_window": None} | arguments
     with pytest.raises(ValueError, match=message):
         tree_attention_forward(torch.nn.Identity(), *random_tensors(6), **arguments)

@@ -57,6 +57,25 @@ def chains(ends: np.ndarray) -> Iterator[Chain]:
         ancestors.append((start, stop))
 
 
+def depths(ends: np.ndarray) -> np.ndarray:
+    """[T] int64, the number of ancestors of each token of a pass."""
+    found = np.empty(len(ends), np.int64)
+    for chain in chains(ends):
+        found[chain.start : chain.stop] = chain.path_length + np.arange(chain.stop - chain.start)
+    return found
+
+
+def last_tokens(ranges: tuple[Range, ...], count: int) -> tuple[Range, ...]:
+    """The last `count` tokens of some ranges."""
+    found: list[Range] = []
+    for start, stop in reversed(ranges):
+        if count <= 0:
+            break
+        found.append((max(start, stop - count), stop))
+        count -= stop - start
+    return tuple(reversed(found))
+
+
 def joined(ranges: tuple[Range, ...]) -> tuple[Range, ...]:
     """The same tokens in as few ranges as possible."""
     result: list[Range] = []

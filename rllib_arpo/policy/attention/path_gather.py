@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from rllib_arpo.policy.attention.chains import Chain, Range, chains, joined
+from rllib_arpo.policy.attention.chains import Chain, Range, chains, depths, joined, last_tokens
 from rllib_arpo.policy.attention.tree_operator import empty_tokens_first
 
 #: Two neighbouring blocks are merged if that wastes at most this many masked query-key pairs, the cost of one more
@@ -51,9 +51,10 @@ class PathGather:
     blocks: tuple[Block, ...]
 
     @classmethod
-    def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device) -> PathGather:
-        pieces = _merge([piece for chain in chains(ends) for piece in _cut(chain)])
-        return cls(len(ends), dtype, tuple(_block(piece, ends, dtype, device) for piece in pieces))
+    def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device, window: int | None = None) -> PathGather:
+        pieces = _merge([piece for chain in chains(ends) for piece in _cut(chain, window)])
+        allowed = _Allowed(ends, None if window is None else depths(ends), window)
+        return cls(len(ends), dtype, tuple(_block(piece, allowed, dtype, device) for piece in pieces))
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
@@ -91,9 +92,25 @@ class PathGather:
         return grad_query, grad_key.to(key.dtype), grad_value.to(value.dtype)
 
 
-def _cut(chain: Chain) -> Iterator[Chain]:
-    """Cuts a long chain below a path; a chain from the root stays whole, its attention is plainly causal."""
-    if not chain.path:
+@dataclass(frozen=True, slots=True)
+class _Allowed:
+    """Which keys a query attends to: its ancestors and itself, and of these with a window the last `window`."""
+
+    ends: np.ndarray
+    depths: np.ndarray | None
+    window: int | None
+
+    def mask(self, queries: np.ndarray, keys: np.ndarray) -> np.ndarray:
+        """[n, m] bool."""
+        allowed = (keys[None, :] <= queries[:, None]) & (queries[:, None] < self.ends[keys][None, :])
+        if self.depths is None:
+            return allowed
+        return allowed & (self.depths[queries][:, None] - self.depths[keys][None, :] < self.window)
+
+
+def _cut(chain: Chain, window: int | None) -> Iterator[Chain]:
+    """Cuts a long chain; one from the root stays whole without a window, since its attention is plainly causal."""
+    if not chain.path and window is None:
         yield chain
         return
     for start in range(chain.start, chain.stop, MAX_BLOCK_TOKENS):
@@ -118,16 +135,17 @@ def _wasted_pairs(left: Chain, right: Chain) -> int:
     return m * (2 * n + left.path_length - right.path_length)
 
 
-def _block(piece: Chain, ends: np.ndarray, dtype: torch.dtype, device: torch.device) -> Block:
+def _block(piece: Chain, allowed: _Allowed, dtype: torch.dtype, device: torch.device) -> Block:
     ranges = joined((*piece.path, (piece.start, piece.stop)))
     queries = np.arange(piece.start, piece.stop)
     keys = np.concatenate([np.arange(start, stop) for start, stop in ranges])
-    if not piece.path and (ends[keys] >= piece.stop).all():
+    attended = allowed.mask(queries, keys)
+    if not piece.path and attended.sum() == len(queries) * (len(queries) + 1) // 2:
         return Block(piece.start, piece.stop, ranges, None)
-    allowed = (keys[None, :] <= queries[:, None]) & (queries[:, None] < ends[keys][None, :])
-    mask = torch.zeros(allowed.shape, dtype=dtype, device=device)
-    mask.masked_fill_(torch.from_numpy(~allowed).to(device), -torch.inf)
-    return Block(piece.start, piece.stop, ranges, mask)
+    first = int(attended.any(axis=0).argmax())
+    mask = torch.zeros((len(queries), len(keys) - first), dtype=dtype, device=device)
+    mask.masked_fill_(torch.from_numpy(~attended[:, first:]).to(device), -torch.inf)
+    return Block(piece.start, piece.stop, last_tokens(ranges, len(keys) - first), mask)
 
 
 def _gather(tensor: torch.Tensor, block: Block) -> torch.Tensor:

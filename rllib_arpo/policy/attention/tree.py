@@ -5,10 +5,15 @@ pass once, and every layer uses the plan. The result equals dense attention unde
 compare them).
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
+from rllib_arpo.policy.attention.chains import depths
 from rllib_arpo.policy.attention.path_gather import PathGather
+from rllib_arpo.policy.attention.states import StatePlan
 from rllib_arpo.policy.attention.tree_operator import PlannedPass, TreePlan
 from rllib_arpo.policy.attention.varlen import VarlenTree
 
@@ -46,13 +51,63 @@ def attention_dtype(compute_dtype: torch.dtype, device_type: str) -> torch.dtype
     return torch.promote_types(compute_dtype, torch.float32) if device_type == "cpu" else compute_dtype
 
 
-def plan_tree(end: torch.Tensor, dtype: torch.dtype = torch.float32, kernel: str = "auto") -> PlannedPass:
+@dataclass(frozen=True, slots=True)
+class LayerKinds:
+    """The layers of a model that need more than the whole path of a token.
+
+    Attributes:
+        windows: the lengths of sliding windows, in tokens; a token's own is one of them.
+        reach: how many earlier tokens the convolutions of layers with a state read; None: no layer has a state.
+    """
+
+    windows: frozenset[int] = frozenset()
+    reach: int | None = None
+
+
+#: Each layer attends to the whole path.
+FULL_ATTENTION = LayerKinds()
+
+
+@dataclass(frozen=True, slots=True)
+class PassPlan:
+    """What the layers of a model need of one pass.
+
+    Attributes:
+        attention: length of a sliding window, None for the whole path -> the plan.
+        states: of layers with a state; None: no layer has one.
+    """
+
+    attention: Mapping[int | None, PlannedPass]
+    states: StatePlan | None = None
+
+
+def plan_pass(
+    end: torch.Tensor,
+    dtype: torch.dtype = torch.float32,
+    kernel: str = "auto",
+    kinds: LayerKinds = FULL_ATTENTION,
+) -> PassPlan:
+    """Plans a pass for all layers of a model; see `plan_tree`."""
+    ends = _ends(end)
+    whole = plan_tree(end, dtype, kernel)
+    longest = int(depths(ends).max(initial=0)) + 1 if kinds.windows else 0
+    attention: dict[int | None, PlannedPass] = {None: whole}
+    for window in kinds.windows:
+        attention[window] = whole if window >= longest else plan_tree(end, dtype, kernel, window)
+    states = None if kinds.reach is None else StatePlan.plan(ends, kinds.reach, end.device)
+    return PassPlan(attention, states)
+
+
+def plan_tree(
+    end: torch.Tensor, dtype: torch.dtype = torch.float32, kernel: str = "auto", window: int | None = None
+) -> PlannedPass:
     """Plans the attention of a pass.
 
     Args:
         end: [T] integers; token t attends to s iff s <= t < end[s].
         dtype: of the attention, from `attention_dtype`.
         kernel: a key of `TREE_KERNELS`, or "auto".
+        window: how many tokens the attention reaches back, the token's own included; None: the whole path.
 
     Returns:
         The plan, with its tensors on the device of `end`.
@@ -61,8 +116,11 @@ def plan_tree(end: torch.Tensor, dtype: torch.dtype = torch.float32, kernel: str
         ValueError: the ranges [t, end[t]) are not nested, so `end` describes no tree; or the kernel does not run here.
     """
     name = choose_kernel(kernel, dtype, end.device.type)
-    ends = end.detach().cpu().numpy().astype(np.int64)
-    return PlannedPass.of(TREE_KERNELS[name].plan(ends, dtype, end.device))
+    return PlannedPass.of(TREE_KERNELS[name].plan(_ends(end), dtype, end.device, window))
+
+
+def _ends(end: torch.Tensor) -> np.ndarray:
+    return end.detach().cpu().numpy().astype(np.int64)
 
 
 def register_tree_attention() -> str:
@@ -82,7 +140,8 @@ def tree_attention_forward(
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
-    tree: PlannedPass | None = None,
+    sliding_window: int | None = None,
+    tree: PassPlan | None = None,
     **kwargs: object,
 ) -> tuple[torch.Tensor, None]:
     """Attention of one layer over a packed pass, with the signature of transformers' attention functions.
@@ -94,7 +153,8 @@ def tree_attention_forward(
         attention_mask: None; the tree is the mask.
         scaling: of the scores; None is 1 / sqrt(D).
         dropout: 0.
-        tree: the plan of the pass, from `plan_tree`; attention is computed in its dtype.
+        sliding_window: how many tokens the layer reaches back, the token's own included; None: the whole path.
+        tree: the plan of the pass, from `plan_pass`; attention is computed in its dtype.
 
     Returns:
         [1, T, H, D] in the dtype of `value`, and None (no attention weights).
@@ -104,9 +164,12 @@ def tree_attention_forward(
     """
     _refuse_unsupported(type(module).__name__, attention_mask, dropout, kwargs)
     if tree is None:
-        raise ValueError(f"{type(module).__name__} was called without `tree=`: build it with `plan_tree(end)`.")
-    inputs = [tensor.to(tree.plan.dtype) for tensor in (query, key, value)]
-    output = tree.attend(inputs[0], inputs[1], inputs[2], scaling)
+        raise ValueError(f"{type(module).__name__} was called without `tree=`: build it with `plan_pass(end)`.")
+    if sliding_window not in tree.attention:
+        raise ValueError(f"{type(module).__name__} uses sliding_window={sliding_window}, for which nothing is planned.")
+    planned = tree.attention[sliding_window]
+    inputs = [tensor.to(planned.plan.dtype) for tensor in (query, key, value)]
+    output = planned.attend(inputs[0], inputs[1], inputs[2], scaling)
     return output.transpose(1, 2).to(value.dtype), None
 
 

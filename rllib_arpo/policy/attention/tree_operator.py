@@ -30,8 +30,13 @@ class TreePlan(Protocol):
         """The dtype in which attention is computed."""
 
     @classmethod
-    def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device) -> TreePlan:
-        """Args: `ends`: [T] int64; token t attends to s iff s <= t < ends[s]."""
+    def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device, window: int | None = None) -> TreePlan:
+        """Plans a pass.
+
+        Args:
+            ends: [T] int64; token t attends to s iff s <= t < ends[s].
+            window: how many tokens the attention reaches back, the token's own included; None: the whole path.
+        """
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None

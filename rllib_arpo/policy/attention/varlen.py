@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from rllib_arpo.policy.attention.chains import chains
+from rllib_arpo.policy.attention.chains import chains, last_tokens
 from rllib_arpo.policy.attention.tree_operator import empty_tokens_first
 
 
@@ -27,6 +27,7 @@ class VarlenTree:
         key_index: [m] int64, the key tokens of all chains, one chain after the other.
         query_offsets, key_offsets: [C + 1] int32, where each chain's queries and keys begin.
         max_queries, max_keys: of any chain.
+        window: how many keys a query attends to at most, itself included; None: all of its path.
     """
 
     num_tokens: int
@@ -36,14 +37,16 @@ class VarlenTree:
     key_offsets: torch.Tensor
     max_queries: int
     max_keys: int
+    window: int | None = None
 
     @classmethod
-    def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device) -> VarlenTree:
+    def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device, window: int | None = None) -> VarlenTree:
         check_alignment(device, dtype)
         pass_chains = list(chains(ends))
+        paths = [chain.path if window is None else last_tokens(chain.path, window - 1) for chain in pass_chains]
         keys = [
-            np.concatenate([np.arange(start, stop) for start, stop in (*chain.path, (chain.start, chain.stop))])
-            for chain in pass_chains
+            np.concatenate([np.arange(start, stop) for start, stop in (*path, (chain.start, chain.stop))])
+            for chain, path in zip(pass_chains, paths, strict=True)
         ]
         num_queries = [chain.stop - chain.start for chain in pass_chains]
         num_keys = [len(key) for key in keys]
@@ -55,12 +58,14 @@ class VarlenTree:
             key_offsets=_offsets(num_keys, device),
             max_queries=max(num_queries),
             max_keys=max(num_keys),
+            window=window,
         )
 
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        output, log_sum_exp = _flash_forward(*self._gathered(query, key, value), self._lengths, scaling)
+        gathered = self._gathered(query, key, value)
+        output, log_sum_exp = _flash_forward(*gathered, self._lengths, scaling, self._before)
         return _heads_first(output), log_sum_exp[None]
 
     def backward(
@@ -72,13 +77,18 @@ class VarlenTree:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         saved = (_tokens_first(result[0]), result[1][0])
         gathered = self._gathered(*inputs)
-        grads = _flash_backward(_tokens_first(grad_output), gathered, saved, self._lengths, scaling)
+        grads = _flash_backward(_tokens_first(grad_output), gathered, saved, self._lengths, scaling, self._before)
         grad_key, grad_value = (self._sum_copies(*pair) for pair in zip(inputs[1:], grads[1:], strict=True))
         return _heads_first(grads[0]), grad_key, grad_value
 
     @property
     def _lengths(self) -> tuple[torch.Tensor, torch.Tensor, int, int]:
         return self.query_offsets, self.key_offsets, self.max_queries, self.max_keys
+
+    @property
+    def _before(self) -> int:
+        """Flash attention's window to the left of a query; -1 is unlimited."""
+        return -1 if self.window is None else self.window - 1
 
     def _gathered(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
@@ -118,7 +128,7 @@ def check_alignment(device: torch.device, dtype: torch.dtype) -> None:
     zeros = torch.zeros(3, 1, 64, dtype=dtype, device=device)
     value = torch.eye(3, 64, dtype=dtype, device=device)[:, None]
     lengths = (_offsets([2], device), _offsets([3], device), 2, 3)
-    output, _ = _flash_forward(zeros[:2], zeros, value, lengths, None)
+    output, _ = _flash_forward(zeros[:2], zeros, value, lengths, None, -1)
     expected = [[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]]
     if not np.allclose(output[:, 0, :3].float().cpu().numpy(), expected, atol=1e-2):
         raise RuntimeError(
@@ -145,6 +155,7 @@ def _flash_forward(
     value: torch.Tensor,
     lengths: tuple[torch.Tensor, torch.Tensor, int, int],
     scaling: float | None,
+    before: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The output [T, H, D], and the log-sum-exps of the scores, [H, T]."""
     from torch.nn.attention.varlen import AuxRequest, varlen_attn
@@ -157,7 +168,7 @@ def _flash_forward(
         *lengths,
         return_aux=AuxRequest(lse=True),
         scale=scaling,
-        window_size=(-1, 0),
+        window_size=(before, 0),
         **grouping,
     )
 
@@ -168,6 +179,7 @@ def _flash_backward(
     result: tuple[torch.Tensor, torch.Tensor],
     lengths: tuple[torch.Tensor, torch.Tensor, int, int],
     scaling: float | None,
+    before: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of `inputs`, as `varlen_attn`'s own backward pass computes them from its saved result."""
     # Without dropout nothing is drawn.
@@ -182,6 +194,6 @@ def _flash_backward(
         state,
         unused,
         scale=scaling,
-        window_size_left=-1,
+        window_size_left=before,
         window_size_right=0,
     )
