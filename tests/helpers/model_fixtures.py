@@ -65,15 +65,19 @@ def a_block_per_chain(monkeypatch):
 
 @pytest.fixture
 def float64_casts(monkeypatch):
-    """transformers computes norms, decays and the delta rule in fp32, whose rounding would hide what is compared."""
-    to = torch.Tensor.to
+    """transformers computes norms, decays and the delta rule in fp32, whose rounding would hide what is compared.
 
-    def to_float64(tensor, *args, **kwargs):
-        wide = [torch.float64 if arg is torch.float32 else arg for arg in args]
-        return to(tensor, *wide, **kwargs)
+    With this fixture a cast to fp32 leaves fp64 as it is.
+    """
+    to, to_float32 = torch.Tensor.to, torch.Tensor.float
 
-    monkeypatch.setattr(torch.Tensor, "to", to_float64)
-    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    def keeping_float64(tensor, *args, **kwargs):
+        if tensor.dtype is torch.float64:
+            args = [torch.float64 if arg is torch.float32 else arg for arg in args]
+        return to(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "to", keeping_float64)
+    monkeypatch.setattr(torch.Tensor, "float", lambda x: x if x.dtype is torch.float64 else to_float32(x))
 
 
 @pytest.fixture

@@ -40,13 +40,12 @@ def error(got, want) -> float:
     return (torch.stack(differences).norm() / torch.stack([g.double().norm() for g in want.values()]).norm()).item()
 
 
-@pytest.mark.usefixtures("a_block_per_chain")
+@pytest.mark.usefixtures("a_block_per_chain", "float64_casts")
 @pytest.mark.parametrize("architecture", [*WINDOWED, *WITH_STATES])
-def test_in_fp32_trees_are_as_near_to_float64_as_paths(tiny_folder, long_pass, architecture, request):
+def test_in_fp32_trees_are_as_near_to_float64_as_paths(tiny_folder, long_pass, architecture):
     folder, coefficients = tiny_folder(architecture), random_coefficients(long_pass, torch.float32)
     got = packed_computation(make_module(folder), long_pass, coefficients)
     paths = plain_computation(folder, long_pass, coefficients, torch.float32)
-    request.getfixturevalue("float64_casts")
     exact = plain_computation(folder, long_pass, coefficients.double(), torch.float64)
     torch.testing.assert_close(got[0], paths[0], rtol=1e-4, atol=1e-4)
     assert error(got[2], exact[2]) < 2 * error(paths[2], exact[2]) + 1e-6

@@ -89,7 +89,7 @@ def assert_equal_computations(got, want, tolerance):
         assert error < tolerance, f"{name}: relative error {error:.2g}"
 
 
-@pytest.mark.usefixtures("a_block_per_chain")
+@pytest.mark.usefixtures("a_block_per_chain", "float64_casts")
 @pytest.mark.parametrize(
     ("architecture", "tied", "dtype", "tolerance"),
     [
@@ -101,11 +101,7 @@ def assert_equal_computations(got, want, tolerance):
         ("qwen3_moe", True, torch.float32, 1e-5),
     ],
 )
-def test_equals_a_plain_per_trajectory_computation(
-    tiny_folder, random_pass, request, architecture, tied, dtype, tolerance
-):
-    if dtype is torch.float64:
-        request.getfixturevalue("float64_casts")
+def test_equals_a_plain_per_trajectory_computation(tiny_folder, random_pass, architecture, tied, dtype, tolerance):
     folder, batch = tiny_folder(architecture, tied), random_pass(seed=10)
     coefficients = random_coefficients(batch, dtype)
     module = make_module(folder, str(dtype).removeprefix("torch."))
