@@ -128,6 +128,8 @@ def _engine_lines(run: Run, engine: EngineShape, on_gpu: int | None, purpose: st
     rest = "what is left" if need.own else "at most: the engine's own values are taken from it"
     yield f"{size(max(need.cache, 0)):>11}  KV cache, {rest}"
     yield f"{need.token.bytes:>9,} B  a token of it: {need.token.formula}"
+    if need.state.bytes:
+        yield f"{need.state.bytes:>9,} B  the state of a trajectory: {need.state.formula}"
     longest = _count(need.trajectories, "trajectory", "trajectories")
     yield f"{need.tokens:>11,}  tokens, which are {longest} of {engine.context_tokens:,}"
     if purpose:

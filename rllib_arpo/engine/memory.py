@@ -87,6 +87,7 @@ class EngineNeed:
             what it measures from the cache.
         cache: bytes that are left for the KV cache; negative if the rest is too large.
         token: one token's keys and values.
+        state: of a trajectory, of layers that have a recurrent state; of no bytes where no layer has one.
         tokens: that the cache holds, at most.
         trajectories: of the longest context that the cache holds, at most.
         evaluation: the memory of an engine of evaluation that has sizes of its own.
@@ -97,6 +98,7 @@ class EngineNeed:
     own: tuple[Term, ...]
     cache: int
     token: Term
+    state: Term
     tokens: int
     trajectories: int
     evaluation: EngineNeed | None = None
@@ -109,7 +111,7 @@ def engine_weights(model: ModelShape, engine: EngineShape) -> Term:
 
 def engine_need(model: ModelShape, engine: EngineShape, gpu_memory: int) -> EngineNeed:
     """The memory of an engine on GPUs of `gpu_memory` bytes each."""
-    weights, token = engine_weights(model, engine), kv_token(model, engine)
+    weights, token, state = engine_weights(model, engine), kv_token(model, engine), state_of_trajectory(model, engine)
     if engine.kv_cache is None:
         part = int(engine.utilization * gpu_memory)
         total = Term("its part", part, f"{engine.utilization:g} of the GPU's {gpu_memory:,} bytes")
@@ -120,8 +122,9 @@ def engine_need(model: ModelShape, engine: EngineShape, gpu_memory: int) -> Engi
     own = own_terms(model, engine, gpu_memory) if computed else ()
     cache = total.bytes - weights.bytes - sum(term.bytes for term in own)
     tokens = max(cache, 0) // token.bytes
+    trajectories = max(cache, 0) // (engine.context_tokens * token.bytes + state.bytes)
     evaluation = None if engine.evaluation is None else engine_need(model, engine.evaluation, gpu_memory)
-    return EngineNeed(total, weights, own, cache, token, tokens, tokens // engine.context_tokens, evaluation)
+    return EngineNeed(total, weights, own, cache, token, state, tokens, trajectories, evaluation)
 
 
 def own_terms(model: ModelShape, engine: EngineShape, gpu_memory: int) -> tuple[Term, ...]:
@@ -150,7 +153,7 @@ def computed_kv_cache(model: ModelShape, engine: EngineShape, gpu_memory: int) -
         raise ValueError(
             f"engine_kwargs['gpu_memory_utilization']={engine.utilization:g}: of {need.total.bytes:,} bytes the engine "
             f"needs {rest:,} beside its KV cache, and a trajectory of {engine.context_tokens:,} tokens "
-            f"{engine.context_tokens * need.token.bytes:,}; `rllib-arpo doctor` has the sum."
+            f"{engine.context_tokens * need.token.bytes + need.state.bytes:,}; `rllib-arpo doctor` has the sum."
         )
     return need.cache
 
@@ -163,8 +166,15 @@ def kv_cache_bytes(dtype: str, weight_bytes: int) -> int:
 def kv_token(model: ModelShape, engine: EngineShape) -> Term:
     """One token's keys and values on each GPU; heads that are fewer than the GPUs are held several times."""
     heads = math.ceil(model.kv_heads / engine.parallel)
-    sizes = ((2, "keys and values"), (model.layers, "layers"), (heads, "heads"), (model.head_dim, "numbers"))
+    layers = (model.layers - model.state_layers, "layers")
+    sizes = ((2, "keys and values"), layers, (heads, "heads"), (model.head_dim, "numbers"))
     return product("a token", *sizes, (engine.kv_bytes, "bytes"))
+
+
+def state_of_trajectory(model: ModelShape, engine: EngineShape) -> Term:
+    """The recurrent states of a trajectory on each GPU, in fp32, as Qwen3.5 has them in vLLM."""
+    sizes = ((model.state_layers, "layers"), (model.state_size, "numbers"), (_FP32, "bytes"))
+    return product("a state", *sizes, parts=engine.parallel, whose="GPUs")
 
 
 def product(name: str, *factors: tuple[int, str], parts: int = 1, whose: str = "learners") -> Term:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rllib_arpo.policy.causal_lm import num_experts, refuse_unsupported_config
+from rllib_arpo.policy.causal_lm import RECURRENT, layer_kinds, num_experts, refuse_unsupported_config
 from rllib_arpo.policy.checkpoint_names import causal_lm_without_weights
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ class ModelShape:
         experts_per_token: of a mixture; 0: the model is not one.
         norms_heads: queries and keys pass a norm of their own (Qwen3).
         adapter_parameters: those of a LoRA, which are then trained alone; 0: all weights are trained.
+        state_layers: how many layers have a recurrent state in place of keys and values.
+        state_size: the numbers of a trajectory's state in one of them.
     """
 
     parameters: int
@@ -40,6 +42,8 @@ class ModelShape:
     experts_per_token: int = 0
     norms_heads: bool = False
     adapter_parameters: int = 0
+    state_layers: int = 0
+    state_size: int = 0
 
 
 def model_shape(model_name_or_path: str, lora: dict[str, Any] | None = None) -> ModelShape:
@@ -68,9 +72,19 @@ def model_shape(model_name_or_path: str, lora: dict[str, Any] | None = None) -> 
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         intermediate_size=_intermediate_size(config, decoder_layers[0]),
         experts_per_token=config.num_experts_per_tok if num_experts(config) else 0,
-        norms_heads=any(name.endswith("q_norm.weight") for name, _ in decoder_layers[0].named_parameters()),
+        norms_heads=any(name.endswith("q_norm.weight") for name, _ in decoder_layers.named_parameters()),
         adapter_parameters=adapter,
+        state_layers=(getattr(config, "layer_types", None) or []).count(RECURRENT),
+        state_size=_state_size(config) if layer_kinds(config).reach is not None else 0,
     )
+
+
+def _state_size(config: PretrainedConfig) -> int:
+    """The matrices of a layer's heads, and the tokens that its convolution remembers."""
+    keys = config.linear_num_key_heads * config.linear_key_head_dim
+    values = config.linear_num_value_heads * config.linear_value_head_dim
+    size: int = values * config.linear_key_head_dim + (config.linear_conv_kernel_dim - 1) * (2 * keys + values)
+    return size
 
 
 def _intermediate_size(config: PretrainedConfig, layer: nn.Module) -> int:

@@ -12,6 +12,7 @@ from rllib_arpo.commands import run_command
 from rllib_arpo.commands.doctor import data_checks, load_recipe, parse_arguments
 from rllib_arpo.doctor.budget import budget_checks, budget_text, decide, gpu_memory, read_run
 from rllib_arpo.doctor.checks import Memory, report
+from rllib_arpo.engine.memory import EngineShape, engine_need
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.policy.model_shape import ModelShape, model_shape
 from tests.helpers.approved import assert_approved
@@ -153,6 +154,16 @@ def test_the_shape_of_a_mixture_has_all_experts(tmp_path):
     assert model_shape(tiny_model(tmp_path / "one", "qwen3_moe")) == mixture
     sent_to_three = tiny_model(tmp_path / "three", "qwen3_moe", num_experts_per_tok=3)
     assert model_shape(sent_to_three) == replace(mixture, intermediate_size=3 * 48, experts_per_token=3)
+
+
+def test_a_trajectory_of_layers_with_a_state_has_one(tmp_path):
+    """One of two layers: 4 heads of 128 x 128 numbers, and three tokens of the convolution, 2 x 2 + 4 heads of 128."""
+    shape = model_shape(tiny_model(tmp_path, "qwen3_5_text"))
+    assert (shape.state_layers, shape.state_size) == (1, 4 * 128 * 128 + 3 * 8 * 128)
+    engine = EngineShape(weight_bytes=2, kv_bytes=2, utilization=0.5, context_tokens=10, kv_cache=1_000_000)
+    need = engine_need(shape, engine, 1 << 30)
+    assert (need.token.bytes, need.state.bytes) == (2 * 1 * 1 * 32 * 2, 4 * (4 * 128 * 128 + 3 * 8 * 128))
+    assert need.trajectories == 1_000_000 // (10 * need.token.bytes + need.state.bytes)
 
 
 def test_the_width_of_a_layer_has_other_names(tmp_path):

@@ -16,9 +16,9 @@ CHAT_TEMPLATE = (
 #: Of each token two of four experts. vLLM's CPU kernel needs sizes that 32 divides, and pads the 48.
 MIXTURE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48, "norm_topk_prob": True}
 SHARED_EXPERT = {"shared_expert_intermediate_size": 32}
-#: A layer with a state, and one with full attention.
+#: A layer with a state, and one with full attention. vLLM's CPU kernel needs heads of 128.
 STATES = {
-    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    "linear_num_value_heads": 4, "linear_num_key_heads": 2, "linear_key_head_dim": 128, "linear_value_head_dim": 128,
     "layer_types": ["linear_attention", "full_attention"],
 }  # fmt: skip
 #: A layer whose window is shorter than most paths, and one with full attention.

@@ -136,6 +136,26 @@ def test_a_mixture_of_experts_trains(ray_cluster, tmp_path):
         np.testing.assert_array_equal(array, weights[name])
 
 
+def test_a_model_with_states_trains(ray_cluster, tmp_path):
+    """With forks. vLLM's CPU kernels compute states in bf16 only."""
+    folder = tiny_model(tmp_path / "model", "qwen3_next", tie_word_embeddings=False)
+    config = small_config(folder, engine="vllm", kv_cache_memory_bytes=16 << 20).language_model(dtype="bfloat16")
+    config.environment(ParityEnv).adaptive_rollout(branching="always")
+    algorithm = config.build_algo()
+    for _ in range(2):
+        result = algorithm.train()
+        assert result["env_runners"]["forks_per_question"] == 2
+        assert result["env_runners"]["prefix_tokens_reused"] == 0
+        assert 0 < result["learners"]["default_policy"]["engine_logprob_gap"] < 0.1
+    weights, before = learner_weights(algorithm), weights_of(folder)
+    for name in ("A_log", "conv1d.weight", "in_proj_qkvz.weight"):
+        layer = f"model.layers.0.linear_attn.{name}"
+        assert np.abs(weights[layer] - before[layer]).max() > 1e-5, name
+    [after] = engine_log_probs(algorithm)
+    np.testing.assert_allclose(after, learner_log_probs(algorithm), atol=0.3)
+    algorithm.stop()
+
+
 def log_probs(model) -> np.ndarray:
     with torch.no_grad():
         logits = model(torch.tensor([TOKENS])).logits[0, :-1]

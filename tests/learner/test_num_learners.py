@@ -294,10 +294,13 @@ def test_several_learners_train_the_same_adapter(group, alone, config, questions
     assert all(weight.isfinite().all() for weight in group.on_first(whole_parameters).values())
 
 
-def test_learners_share_the_experts_of_a_mixture(group, alone, config, questions, tmp_path):
+@pytest.mark.parametrize(("architecture", "part"), [
+    ("qwen3_moe", "mlp.experts.down_proj"), ("qwen3_5_text", "linear_attn.conv1d.weight")
+])  # fmt: skip
+def test_learners_share_experts_and_layers_with_a_state(group, alone, config, questions, tmp_path, architecture, part):
     """FSDP2 cuts up the experts of a layer, which are one tensor; some have no token in a learner's pass."""
-    mixture = tiny_model(tmp_path / "mixture", "qwen3_moe", num_layers=1)
-    config = config.copy(copy_frozen=False).language_model(model_name_or_path=mixture, dtype="float32")
+    folder = tiny_model(tmp_path / "model", architecture)
+    config = config.copy(copy_frozen=False).language_model(model_name_or_path=folder, dtype="float32")
 
     def gradients(group: ARPOLearnerGroup, sharding: str) -> list[dict[str, Tensor]]:
         rebuild(group, config, sharding=sharding, lr=1e-12)
@@ -309,7 +312,7 @@ def test_learners_share_the_experts_of_a_mixture(group, alone, config, questions
     assert len(one) == len(several) == 2
     for expected, actual in zip(one, several, strict=True):
         assert_same_gradient(actual, expected)
-        assert expected["model.layers.0.mlp.experts.down_proj"].any()
+        assert expected[f"model.layers.0.{part}"].any()
 
 
 def test_a_checkpoint_is_whole(group, alone, config, questions, tmp_path):

@@ -17,6 +17,8 @@ from rllib_arpo.engine.vllm_versions import (
     check_vllm_kwargs,
 )
 from rllib_arpo.envs.support.validation import check_known
+from rllib_arpo.policy.causal_lm import layer_kinds
+from rllib_arpo.policy.checkpoint_names import causal_lm_config
 
 ENTROPY_PROCESSOR = "rllib_arpo.engine.vllm.entropy_processor:EntropyProcessor"
 #: Given by name, since worker processes import them as well.
@@ -54,6 +56,9 @@ def engine_args(config: EngineConfig) -> EngineArgs:
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(8192, config.max_context_tokens),
         }
+        if layer_kinds(causal_lm_config(config.model_name_or_path)).reach is not None:
+            # vLLM caches states only together with chunked prefill.
+            defaults |= {"enable_prefix_caching": False}
     else:
         defaults |= {"async_scheduling": True, "gpu_memory_utilization": GPU_MEMORY_UTILIZATION}
     if config.can_sleep:

@@ -134,7 +134,7 @@ class VLLMEngine:
             return LLMEngine.from_vllm_config(vllm_config, disable_log_stats=arguments.disable_log_stats)
 
     def _warm_up(self) -> None:
-        self.submit(GenerationRequest("warm-up", [0], max_tokens=1, entropy_window=1, stop=("\0",)))
+        self.submit(GenerationRequest("warm-up", [0, 0], max_tokens=1, entropy_window=1, stop=("\0",)))
         while self._running:
             self.step()
 
