@@ -146,7 +146,7 @@ def turn_entropies(tree: QuestionTree, turn: Turn) -> np.ndarray:
     if len(turn.entropies) != len(turn.token_ids):
         raise ValueError(
             f"question {tree.question_id}: a turn of {len(turn.token_ids)} tokens has {len(turn.entropies)} entropies; "
-            f"entropy_advantage_coeff needs them all, record_entropies='all'"
+            f"entropy_advantage_coeff needs all of them: set record_entropies='all'"
         )
     return turn.entropies
 

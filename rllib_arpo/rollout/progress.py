@@ -1,4 +1,4 @@
-"""The progress within an iteration: questions done, tokens per second, forks, tools in flight."""
+"""Shows the progress within an iteration: questions done, tokens per second, forks, tools in flight."""
 
 import sys
 import time
@@ -58,7 +58,7 @@ class RolloutProgress:
             bar.close()
 
     def update(self, questions: int = 0, tokens: int = 0, forks: int = 0, tools: int = 0) -> None:
-        """Adds what has happened since the last call; `tools`: those that began, less those that answered."""
+        """Adds what has happened since the last call; `tools`: how many began, minus how many answered."""
         self.questions += questions
         self.tokens += tokens
         self.forks += forks

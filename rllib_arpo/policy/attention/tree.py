@@ -51,7 +51,7 @@ def plan_tree(end: torch.Tensor, dtype: torch.dtype = torch.float32, kernel: str
 
     Args:
         end: [T] integers; token t attends to s iff s <= t < end[s].
-        dtype: of the attention, from `attention_dtype`.
+        dtype: the attention's type, from `attention_dtype`.
         kernel: a key of `TREE_KERNELS`, or "auto".
 
     Returns:
@@ -66,7 +66,7 @@ def plan_tree(end: torch.Tensor, dtype: torch.dtype = torch.float32, kernel: str
 
 
 def register_tree_attention() -> str:
-    """Makes the function known to transformers; returns its name for `attn_implementation`."""
+    """Registers `tree_attention_forward` with transformers; returns its name for `attn_implementation`."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(TREE_ATTENTION, tree_attention_forward)
@@ -92,8 +92,8 @@ def tree_attention_forward(
         query: [1, H, T, D], position embedding applied.
         key, value: [1, H_kv, T, D]; H is a multiple of H_kv.
         attention_mask: None; the tree is the mask.
-        scaling: of the scores; None is 1 / sqrt(D).
-        dropout: 0.
+        scaling: the factor on the scores; None is 1 / sqrt(D).
+        dropout: must be 0.
         tree: the plan of the pass, from `plan_tree`; attention is computed in its dtype.
 
     Returns:
