@@ -102,7 +102,7 @@ def reward_scale(std: float) -> float:
 
 
 def group_reward_scale(rewards: np.ndarray, normalize_std: bool) -> float:
-    """The number by which `group_advantages` divides the rewards [L] of one question; 1 if all are equal."""
+    """The number by which `group_advantages` divides a question's rewards [L]; 1 if it does not, or all are equal."""
     return reward_scale(mean_and_std(rewards).std) if normalize_std else 1.0
 
 

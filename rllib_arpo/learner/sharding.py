@@ -42,7 +42,7 @@ def own_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
 
 
 def gather_names(names: list[str], distributed: bool) -> list[str]:
-    """The names of all ranks, in rank order. All ranks then raise, or none does: some would wait forever for others."""
+    """The names of all ranks, in rank order: all ranks then raise, or none; otherwise some would wait forever."""
     if not distributed:
         return names
     gathered: list[list[str]] = [[] for _ in range(dist.get_world_size())]

@@ -170,7 +170,7 @@ class TreeSampler:
                 self._group.create_task(trajectory)
 
     def _added_roots(self, number: int, *, topped_up: bool = False) -> list[Coroutine[Any, Any, None]]:
-        """Makes trajectories from the prompt; [5] top-ups use up the budget that forks have left, so they never fork."""
+        """Makes trajectories from the prompt; [5] top-ups use up the budget that forks left, so they never fork."""
         names = [str(self._num_roots + i) for i in range(number)]
         self._num_roots += number
         return [self._run_added(self._add(self._root(name, topped_up=topped_up))) for name in names]

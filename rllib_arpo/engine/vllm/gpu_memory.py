@@ -54,7 +54,7 @@ def engine_shape(vllm_config: VllmConfig, config: EngineConfig) -> EngineShape:
 
 
 def free_and_total(device: int, *, in_this_process: bool) -> tuple[int, int]:
-    """Bytes of a GPU; if worker processes compute, NVIDIA's driver is asked, which makes no CUDA context here."""
+    """Bytes of a GPU. If worker processes compute, it asks the GPU's driver, which makes no CUDA context here."""
     if in_this_process:
         free, total = torch.cuda.mem_get_info(device)
         return int(free), int(total)
