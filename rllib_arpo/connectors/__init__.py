@@ -140,7 +140,7 @@ class TreeConnector(ConnectorV2):
 def build_learner_pipeline(
     config: AlgorithmConfig, input_observation_space: Any = None, input_action_space: Any = None
 ) -> LearnerConnectorPipeline:
-    """RLlib's pipeline with `TreeConnector` alone; RLlib's default connectors would pad and batch single steps.
+    """RLlib's pipeline with only `TreeConnector`; RLlib's default connectors would pad and batch single steps.
 
     The driver runs the user's connectors before it plans the update (`users.py`).
     """

@@ -93,7 +93,7 @@ def credit_of(name: str) -> CreditFunction:
 def advantages_of(
     credit: CreditFunction, rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """(the advantage of each leaf in its last turn, [L], and those of all turns, [N, L]; None: they are the same).
+    """(each leaf's advantage in its last turn, [L]; the advantages in all turns, [N, L], or None if they are the same).
 
     If no leaf counts, the credit is not called. It gets a copy of the rewards, which it may change.
 

@@ -49,7 +49,7 @@ def tree_policy_objective(
         a_pos, a_neg: [K], `sum w max(A, 0)` and `sum w min(A, 0)` (soft), or the hard attribution's.
         clip_low, clip_high: the clip range is [1 - clip_low, 1 + clip_high].
         dual_clip: above 1, or None for no dual clip.
-        keep_clipped_gradient: as above.
+        keep_clipped_gradient: AEPO's upper bound.
 
     Returns:
         [K].

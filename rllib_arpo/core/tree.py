@@ -216,7 +216,7 @@ class QuestionTree:
             yield from trajectory.turns
 
     def initial(self) -> list[Trajectory]:
-        """The trajectories that began at the prompt, without those that filled up the budget."""
+        """The trajectories that began at the prompt, without top-ups."""
         return [t for t in self.trajectories if t.parent is None and not t.topped_up]
 
     def forks(self) -> list[Trajectory]:

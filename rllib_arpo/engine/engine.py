@@ -1,7 +1,7 @@
 """The interface that the tree sampler needs from an inference engine.
 
 An engine is synchronous, and one thread drives it: `submit` any number of requests, `step` until they are finished,
-`cancel` those that are no longer wanted. Nothing here imports vLLM.
+`cancel` requests that are no longer wanted. Nothing here imports vLLM.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ UNKNOWN_WEIGHTS = -1
 NO_WEIGHTS = -2
 
 WINDOWS, ALL = "windows", "all"
-#: Which entropies of a turn are kept: those of its first k tokens, which fork decisions read, or of all tokens.
+#: Which entropies of a turn are kept: of its first k tokens, which fork decisions read, or of all tokens.
 RECORD_ENTROPIES = (WINDOWS, ALL)
 
 

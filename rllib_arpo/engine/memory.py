@@ -1,6 +1,6 @@
 """Computes the memory of an engine on its GPUs: pure arithmetic, in which each number comes with its product.
 
-An engine with a GPU of its own measures its memory beside weights and KV cache, and the cache gets the rest of its
+An engine with a GPU of its own measures its memory besides weights and KV cache, and the cache gets the rest of its
 part. On a shared GPU this measurement would count its neighbours' memory (vLLM#55827, vLLM#56830): there the cache gets
 what this arithmetic leaves.
 """
@@ -126,7 +126,7 @@ def engine_need(model: ModelShape, engine: EngineShape, gpu_memory: int) -> Engi
 
 
 def own_terms(model: ModelShape, engine: EngineShape, gpu_memory: int) -> tuple[Term, ...]:
-    """The memory that an engine needs beside weights and KV cache in its largest step."""
+    """The memory that an engine needs besides weights and KV cache in its largest step."""
     of_gpu = _LARGE_BATCH if gpu_memory >= _LARGE_GPU else _SMALL_BATCH
     tokens, sequences = engine.batched_tokens or of_gpu[0], engine.sequences or of_gpu[1]
     layer = _HIDDEN * model.hidden_size + _INTERMEDIATE * math.ceil(model.intermediate_size / engine.parallel)
@@ -150,7 +150,7 @@ def computed_kv_cache(model: ModelShape, engine: EngineShape, gpu_memory: int) -
         rest = need.total.bytes - need.cache
         raise ValueError(
             f"engine_kwargs['gpu_memory_utilization']={engine.utilization:g}: the engine gets {need.total.bytes:,} "
-            f"bytes and needs {rest:,} beside its KV cache, in which a trajectory of {engine.context_tokens:,} tokens "
+            f"bytes and needs {rest:,} besides its KV cache, in which a trajectory of {engine.context_tokens:,} tokens "
             f"takes {engine.context_tokens * need.token.bytes:,}; `rllib-arpo doctor` shows the sum."
         )
     return need.cache

@@ -148,7 +148,7 @@ def kept_token_bytes(model: ModelShape, learner: LearnerShape) -> int:
 
 
 def head_terms(model: ModelShape, learner: LearnerShape) -> list[Term]:
-    """Memory of the LM head in its backward pass, beside its inputs and outputs for each token."""
+    """Memory of the LM head in its backward pass, besides its inputs and outputs for each token."""
     weight = ((model.vocab_size, "words"), (model.hidden_size, "numbers"))
     trained = not model.adapter_parameters
     size, terms = learner.compute_bytes, []

@@ -1,4 +1,4 @@
-"""The LoRA adapter of a causal LM: the learner trains and sends it alone, and env runners merge it for engines."""
+"""The LoRA adapter of a causal LM: the learner trains and sends only this, and env runners merge it for engines."""
 
 from __future__ import annotations
 

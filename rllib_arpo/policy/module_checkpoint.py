@@ -61,7 +61,7 @@ def make_folder(folder: str | Path) -> None:
 
 
 def _write(folder: str | Path, model: PreTrainedModel, model_name_or_path: str | Path, dtype: str | None) -> None:
-    """Writes a model, and beside it the generation configuration and the tokenizer of `model_name_or_path`."""
+    """Writes a model, and with it the generation configuration and the tokenizer of `model_name_or_path`."""
     from transformers import AutoTokenizer, GenerationConfig
 
     if dtype is not None:
@@ -116,7 +116,7 @@ def export_model(checkpoint: str | Path, folder: str | Path, dtype: str | None =
     _write(folder, model, source, dtype)
 
 
-#: Folders in a module's checkpoint: of all weights, or of a LoRA adapter.
+#: Folders in a module's checkpoint, for all weights and for a LoRA adapter.
 HUGGINGFACE, ADAPTER = "huggingface", "adapter"
 
 

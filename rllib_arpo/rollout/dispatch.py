@@ -174,7 +174,7 @@ class QuestionDispatcher:
     def collect(self, refs: Sequence[QuestionRef], conditions: SamplingConditions) -> list[SampledQuestion]:
         """Waits for these questions, which were asked before, and returns them in their order.
 
-        Leaves out those that were given up; `take_missing` returns them.
+        Leaves out questions that were given up; `take_missing` returns them.
 
         Args:
             conditions: for the questions that are handed out meanwhile.
@@ -284,7 +284,7 @@ class QuestionDispatcher:
         """Calls these env runners and waits until at least one called env runner has answered.
 
         Returns:
-            (env runner, RunnerAnswer, Failure or exception) of those that have answered.
+            (env runner, RunnerAnswer, Failure or exception) for each env runner that has answered.
         """
         timeout_s = POLL_DURING_UPDATE_S if self._settings.overlaps else POLL_S
         if self._is_local():
@@ -339,7 +339,7 @@ class QuestionDispatcher:
         return None
 
     def _put_back(self, questions: Sequence[_AskedQuestion]) -> None:
-        """Queues lost questions before all others; those that were lost repeatedly will be asked alone."""
+        """Queues lost questions before all others; repeatedly lost ones will be asked alone."""
         for question in questions:
             question.num_lost += 1
         self._waiting.extendleft(reversed([question for question in questions if not question.is_suspect]))

@@ -149,7 +149,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         conditions: SamplingConditions,
         timeout_s: float,
     ) -> RunnerAnswer | Failure:
-        """Takes new questions from the driver and returns those that have ended since the last call.
+        """Takes new questions from the driver and returns the questions that have ended since the last call.
 
         Sampling goes on in the background, even while the engine gets new weights. Errors are returned as values, since
         RLlib ends an env runner on any exception and the cause would be lost.

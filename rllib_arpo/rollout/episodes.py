@@ -21,7 +21,7 @@ from rllib_arpo.envs.errors import ContractError, finite
 INFO_PARENT = "parent"
 INFO_NUM_INHERITED_TURNS = "inherited_turns"
 
-#: Keys of `extra_model_outputs` beside RLlib's own `Columns.ACTION_LOGP`.
+#: Keys of `extra_model_outputs`, besides RLlib's own `Columns.ACTION_LOGP`.
 ENTROPIES = "entropies"
 WEIGHT_VERSIONS = "weight_versions"
 
@@ -114,7 +114,7 @@ class TreeEpisode(MultiAgentEpisode):
         for step in range(longest_path(tree)):
             self.add_env_step(**_step(tree, step))
         # After all steps: an episode whose agents are all done would refuse forks that enter later, and a last step
-        # would leave out those that enter with it.
+        # would leave out forks that enter with it.
         self.is_terminated = True
         for agent in self.agent_episodes.values():
             agent.is_terminated = True

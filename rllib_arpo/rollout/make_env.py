@@ -10,7 +10,7 @@ from rllib_arpo.envs.errors import ContractError, DataError
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
 from rllib_arpo.envs.support.texts import first_line
 
-#: Config attributes that every environment gets in its `env_config`, beside the user's own keys.
+#: Config attributes that every environment gets in its `env_config`, besides the user's own keys.
 ENV_CONFIG_KEYS = (
     "model_name_or_path",
     "max_context_tokens",

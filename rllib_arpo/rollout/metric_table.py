@@ -271,7 +271,7 @@ BATCH_METRICS: tuple[Metric[Batch], ...] = (
     Metric(
         "weight_lag_max",
         ROLLOUT,
-        "updates between the weights that sampled the oldest token and those that are trained",
+        "updates between the weights that sampled the oldest token and the weights being trained",
         lambda batch: batch.weight_lag,
     ),
     Metric("num_env_steps_sampled", ROLLOUT, _TURNS, total(_turns), reduce="sum"),

@@ -112,7 +112,7 @@ class QuestionLoop:
     def stop(self) -> None:
         """Cancels unfinished questions and waits for the thread; can be called twice.
 
-        Errors that `take` has not raised, such as those of closing the last questions, are logged.
+        It logs errors that `take` has not raised, for example while the last questions were closed.
         """
         if self._thread.is_alive():
             self._call(self._main_task.cancel)

@@ -21,7 +21,7 @@ class Batch:
         num_dropped: questions without signal that were left after the last round.
         num_given_up: questions that could not be sampled and are missing in the batch.
         num_requeued: questions that were sampled again because the weights that had sampled them were too old.
-        weight_lag: updates between the oldest weights that sampled any of them and those that are trained.
+        weight_lag: updates between the oldest weights that sampled any of them and the weights being trained.
     """
 
     questions: list[SampledQuestion]

@@ -30,11 +30,11 @@ def choose_transport(config: AlgorithmConfig) -> str:
     if config.weight_sync != AUTO:
         return str(config.weight_sync)
     of_evaluation = (config.evaluation_config or {}).get("num_gpus_per_env_runner", config.num_gpus_per_env_runner)
-    alike = not config.evaluation_num_env_runners or of_evaluation == config.num_gpus_per_env_runner
+    same_gpus = not config.evaluation_num_env_runners or of_evaluation == config.num_gpus_per_env_runner
     placed = config.num_learners > 0 or (ray.is_initialized() and bool(ray.get_gpu_ids()))
     gpus = _gpus_of_nodes()
     fits = {"ipc": len(gpus) <= 1 and (placed or sum(gpus) <= 1), "nccl": placed}
-    if config.lora is None and alike and vllm_version() is not None:
+    if config.lora is None and same_gpus and vllm_version() is not None:
         for sync in fits:
             if fits[sync] and next(transfer_refusals(sync, config), None) is None:
                 return sync

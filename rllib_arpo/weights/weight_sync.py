@@ -128,7 +128,7 @@ def restart_failed(manager: FaultTolerantActorManager, runners: list[int], answe
     errors = {answer.actor_id: answer.get() for answer in answers if answer.ok}
     if refused := [error.message for error in errors.values() if error is not None and not error.retry]:
         raise WeightSyncError(" ".join(refused))
-    for runner in filter(manager.is_actor_healthy, runners):  # Ray restarts those that died.
+    for runner in filter(manager.is_actor_healthy, runners):  # Ray restarts the dead ones.
         silent = Failure(f"Env runner {runner} did not answer while it loaded weights.", retry=True)
         error = errors.get(runner, silent)
         if error is not None:

@@ -146,7 +146,7 @@ def test_a_part_without_room_for_a_trajectory_is_refused():
     assert computed_kv_cache(MODEL, shared, 2 * room) == 640
     message = (
         r"^engine_kwargs\['gpu_memory_utilization'\]=0\.5: the engine gets 2,147,488,887 bytes and needs 2,147,488,248 "
-        r"beside its KV cache, in which a trajectory of 10 tokens takes 640; `rllib-arpo doctor` shows the sum\.$"
+        r"besides its KV cache, in which a trajectory of 10 tokens takes 640; `rllib-arpo doctor` shows the sum\.$"
     )
     with pytest.raises(ValueError, match=message):
         computed_kv_cache(MODEL, shared, 2 * room - 2)

@@ -60,7 +60,7 @@ _SCORE = "(score)"
 
 @dataclasses.dataclass(slots=True)
 class _Running:
-    """A request that is not finished, and what it has generated so far.
+    """An unfinished request, and its output so far.
 
     Attributes:
         name: vLLM's id of the request.

@@ -15,7 +15,7 @@ from rllib_arpo.policy.attention.varlen import VarlenTree
 #: The name under which the function is registered: `attn_implementation=TREE_ATTENTION`.
 TREE_ATTENTION = "rllib_arpo_tree"
 
-#: Arguments that models pass beside the tensors and that have no effect here.
+#: Arguments that models pass besides the tensors, and that have no effect here.
 _IGNORED_KWARGS = frozenset({"position_ids", "use_cache", "cache_position", "past_key_values", "is_causal"})
 
 
