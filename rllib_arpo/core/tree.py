@@ -377,7 +377,7 @@ def known_beginnings(tree: QuestionTree, layout: TreeLayout) -> list[KnownBeginn
 
 
 def _num_common(one: np.ndarray, other: np.ndarray) -> int:
-    """With how many equal tokens two contexts begin."""
+    """The number of equal tokens with which two contexts begin."""
     length = min(len(one), len(other))
     differs = np.flatnonzero(one[:length] != other[:length])
     return int(differs[0]) if len(differs) else length
