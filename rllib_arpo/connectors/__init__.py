@@ -1,4 +1,4 @@
-"""The learner connector: from a question's tree to rewards, advantages and weights, and on to packed tokens.
+"""The learner connector computes rewards, advantages and weights from a question's tree, and packs its tokens.
 
 docs/design.md has the formulas, from "Group advantage" to "Weights", and under "Attribution".
 """
@@ -40,14 +40,14 @@ BATCH = "batch"
 
 @dataclass(frozen=True, slots=True)
 class LeafAdvantages:
-    """A question's tree with what the update computes for its leaves; L leaves count, and the layout has N nodes.
+    """A question's tree and what the update computes for its leaves; L leaves count, and the layout has N nodes.
 
     Attributes:
         rewards: [L] float64, `leaf_rewards`.
-        advantages: [L] float64, of each leaf in its last turn.
-        by_node: [N, L], the advantages at each node where they differ from turn to turn; otherwise `advantages`.
-        weights: [L], unnormalised: the learner divides by the minibatch's denominator.
-        offsets: [N], what is taken from the advantages at each node; None unless `returns="to_go"`.
+        advantages: [L] float64, each leaf's advantage in its last turn.
+        by_node: [N, L], the advantages at each node if they differ from turn to turn; otherwise `advantages`.
+        weights: [L], unnormalised: the learner divides them by the minibatch's denominator.
+        offsets: [N], subtracted from the advantages at each node; None unless `returns="to_go"`.
     """
 
     tree: QuestionTree
@@ -66,9 +66,8 @@ class LeafAdvantages:
 def leaf_rewards(tree: QuestionTree, layout: TreeLayout, config: AlgorithmConfig) -> np.ndarray:
     """The returns of the leaves that count, [L] float64, with the overlong penalty if the configuration has one.
 
-    The penalty is DAPO's for long responses (arXiv 2503.14476, eq. 13). A response is what `max_response_tokens`
-    counts: the generated and the tool tokens of the leaf's whole path. Logged rewards stay as the environment gave
-    them.
+    The penalty is DAPO's for long responses (arXiv 2503.14476, eq. 13). It counts the tokens that
+    `max_response_tokens` limits, generated and tool tokens of the leaf's whole path. Logged rewards do not include it.
     """
     rewards, buffer = tree.returns()[list(layout.leaves)], config.overlong_buffer_tokens
     if buffer is None:
@@ -82,8 +81,8 @@ def leaf_advantages(tree: QuestionTree, config: AlgorithmConfig, statistics: Mea
     """Computes the advantages and the weights of a question's leaves.
 
     Args:
-        statistics: mean and standard deviation of the rewards of the whole batch (`QuestionBatch.statistics`), of which
-            a learner sees only a part; `BATCH` (REINFORCE++) compares with them.
+        statistics: mean and standard deviation of the rewards of the whole batch (`QuestionBatch.statistics`), with
+            which `BATCH` (REINFORCE++) compares a leaf; a learner itself sees only a part of the batch.
     """
     layout = depth_first_layout(tree)
     rewards, by_node = leaf_rewards(tree, layout, config), None
@@ -141,9 +140,9 @@ class TreeConnector(ConnectorV2):
 def build_learner_pipeline(
     config: AlgorithmConfig, input_observation_space: Any = None, input_action_space: Any = None
 ) -> LearnerConnectorPipeline:
-    """RLlib's pipeline with the connector; it has none of RLlib's default ones, which pad and batch single steps.
+    """RLlib's pipeline with only `TreeConnector`; RLlib's default connectors would pad and batch single steps.
 
-    It has none of the user's connectors either: the driver runs those before it plans the update (`users.py`).
+    The driver runs the user's connectors before it plans the update (`users.py`).
     """
     spaces = input_observation_space, input_action_space
     return LearnerConnectorPipeline(*spaces, connectors=[TreeConnector(config, *spaces)])

@@ -1,4 +1,4 @@
-"""The learner connectors that a user adds (`config.learners(learner_connector=...)`)."""
+"""Makes and runs the learner connectors that a user adds (`config.learners(learner_connector=...)`)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,13 +12,13 @@ from rllib_arpo.rollout.episodes import TreeEpisode
 def user_connectors(
     make: Callable[[Any, Any], Any] | None, input_observation_space: Any, input_action_space: Any
 ) -> list[ConnectorV2]:
-    """Makes the user's connectors in the way RLlib makes them.
+    """Makes the user's connectors, like RLlib.
 
     Args:
-        make: what the user gave as `learner_connector`.
+        make: the user's `learner_connector`.
 
     Raises:
-        ValueError: the function raised, or returned anything but a `ConnectorV2` or a list of them.
+        ValueError: the function raised, or did not return a `ConnectorV2` or a list of them.
     """
     if make is None:
         return []
@@ -42,8 +42,8 @@ def apply_user_connectors(
     denominators and reward statistics are computed from the trees that are left (`TreeEpisode.take_edits`).
 
     Raises:
-        ValueError: one raised, no episode is left, or one that ARPO did not make or whose changes `take_edits` refuses,
-            or one wrote into the batch, which ARPO builds from the episodes alone.
+        ValueError: a connector raised, wrote into the batch (ARPO builds it from the episodes alone), left no episode,
+            added an episode that ARPO did not make, or changed one in a way that `take_edits` refuses.
     """
     left = list(episodes)
     batch: dict[str, Any] = {}

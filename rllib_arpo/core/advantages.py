@@ -1,6 +1,7 @@
-"""From the rewards of a question's leaves to the advantage of each node of its tree (docs/design.md).
+"""Computes the advantage of each node of a question's tree from the rewards of its leaves (docs/design.md).
 
-L: the leaves that count, in `TreeLayout.leaves` order. N: the nodes of the layout. T: packed tokens. All in float64.
+L: the leaves that count, in `TreeLayout.leaves` order. N: the nodes of the layout. T: packed tokens. Results are
+float64.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,7 @@ def group_advantages(rewards: np.ndarray, normalize_std: bool = True) -> np.ndar
         normalize_std: False leaves the division out (Dr. GRPO, arXiv 2503.20783).
 
     Returns:
-        [L]; std has ddof = 1, so one leaf alone has advantage 0. Equal rewards have advantage 0, exactly.
+        [L]; std has ddof = 1, so a single leaf has advantage 0. Equal rewards have advantage 0, exactly.
     """
     rewards = np.asarray(rewards, dtype=np.float64)
     mean, std = mean_and_std(rewards)
@@ -39,14 +40,15 @@ class MeanAndStd(NamedTuple):
     std: float
 
 
-#: Of no values.
+#: The result of `mean_and_std` without values.
 NO_VALUES = MeanAndStd(0.0, 0.0)
 
 
 def mean_and_std(values: np.ndarray) -> MeanAndStd:
     """Mean and standard deviation (ddof = 1) of `values` [n].
 
-    Equal values have that mean and deviation 0, exactly, where a mean would be rounded. Without a value both are 0.
+    If all values are equal, their mean is exactly this value, not rounded, and the deviation 0. Without values both
+    are 0.
     """
     if len(values) == 0:
         return NO_VALUES
@@ -56,7 +58,7 @@ def mean_and_std(values: np.ndarray) -> MeanAndStd:
 
 
 def tree_advantages(rewards: np.ndarray, roots: np.ndarray, normalize_std: bool = True) -> np.ndarray:
-    """`A_l = A_intra + A_inter`: within the leaf's own tree plus between all trees (Tree-GRPO, arXiv 2509.21240).
+    """`A_l = A_intra + A_inter`: compares a leaf within its own tree and with all trees (Tree-GRPO, arXiv 2509.21240).
 
     A tree is a root with all its forks. Both terms are `group_advantages`, A_intra over the leaves of the leaf's tree
     and A_inter over all leaves of the question. The paper defines the sum and the two groups; the authors' code, like
@@ -78,7 +80,7 @@ def tree_advantages(rewards: np.ndarray, roots: np.ndarray, normalize_std: bool 
 
 
 def leaf_roots(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
-    """The root that each leaf descends from, [L] int64: its place among the agent ids, 1 for "1", "1.0" and "1.0.2"."""
+    """The number of the root from which each leaf descends, [L] int64: 1 for "1", "1.0" and "1.0.2"."""
     return np.array([fork_path(tree.trajectories[leaf].agent_id)[0] for leaf in layout.leaves], dtype=np.int64)
 
 
@@ -93,19 +95,19 @@ def batch_advantages(rewards: np.ndarray, batch_mean: float, batch_std: float) -
 def reward_scale(std: float) -> float:
     """The divisor of rewards with this standard deviation: `std + 1e-6`.
 
-    It is 1 if all rewards are equal (up to rounding): their advantages are then 0 in any case, and what else is divided
-    by the same number (a KL penalty, earlier rewards) must not become a million times as large.
+    It is 1 if all rewards are equal (up to rounding): their advantages are then 0 in any case, and a KL penalty and
+    earlier rewards are divided by the same number, which must not make them a million times larger.
     """
     return std + STD_EPSILON if std > STD_EPSILON else 1.0
 
 
 def group_reward_scale(rewards: np.ndarray, normalize_std: bool) -> float:
-    """The number by which `group_advantages` divides the rewards [L] of one question; 1 as in `reward_scale`."""
+    """The number by which `group_advantages` divides a question's rewards [L]; 1 if it does not, or all are equal."""
     return reward_scale(mean_and_std(rewards).std) if normalize_std else 1.0
 
 
 def earlier_rewards(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
-    """`P_n`, the rewards that were paid on the path above each node, [N] float64: nothing in node n changed them."""
+    """`P_n`, the sum of the rewards on the path above each node, [N] float64. Node n could not change them."""
     earlier = np.zeros(len(layout.nodes))
     for n, node in enumerate(layout.nodes):
         if node.parent >= 0:
@@ -116,7 +118,7 @@ def earlier_rewards(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
 def overlong_penalty(num_generated: int, max_response_tokens: int, overlong_buffer_tokens: int) -> float:
     """DAPO's soft penalty for a long response, to be added to the reward (arXiv 2503.14476, eq. 13).
 
-    0 up to `max_response_tokens - overlong_buffer_tokens`, then falling linearly, -1 from `max_response_tokens` on.
+    It is 0 up to `max_response_tokens - overlong_buffer_tokens`, then falls linearly to -1 at `max_response_tokens`.
 
     Args:
         num_generated: tokens of the response, counted as `max_response_tokens` counts them.
@@ -136,11 +138,11 @@ def _uniform_factors(layout: TreeLayout) -> np.ndarray:
 
 
 def _branch_factors(layout: TreeLayout) -> np.ndarray:
-    """L times the leaf's share of its tree; every node divides its share equally among its branches.
+    """L times the leaf's share; every node divides its own share equally among its branches.
 
-    Without masked leaves the share is `1/N * prod 1/(children + 1)` over the forks on the path, with N roots: the
-    weight that makes the tree estimator unbiased when a fork depends on its node alone. A branch below which every
-    leaf is masked counts as not sampled; the shares add up to 1 in any case, so the factors add up to L.
+    Without masked leaves the share is `1/N * prod 1/(children + 1)` over the forks on the path, with N roots. This
+    weight makes the tree estimator unbiased if a fork depends on its node alone. A branch below which every leaf is
+    masked counts as not sampled; the shares add up to 1 in any case, so the factors add up to L.
     """
     num_leaves = len(layout.leaves)
     last_node = last_nodes(layout)
@@ -166,7 +168,7 @@ LEAF_WEIGHTINGS: dict[str, Callable[[TreeLayout], np.ndarray]] = {
 
 @dataclass(frozen=True, slots=True)
 class LossAggregation:
-    """One way to weigh tokens: `w_l = factor_l * scale_l / sum over the minibatch of factor_l * mass_l`.
+    """A formula for the weights of tokens: `w_l = factor_l * scale_l / sum over the minibatch of factor_l * mass_l`.
 
     Attributes:
         scale: `(path_tokens[L], max_response_tokens) -> [L]`.
@@ -197,13 +199,13 @@ def leaf_weights(
     leaf_weighting: str,
     max_response_tokens: int,
 ) -> np.ndarray:
-    """Unnormalised weights of the leaves; divided by the minibatch's `loss_denominator` they are docs/design.md's w_l.
+    """Unnormalised weights of the leaves; docs/design.md's w_l is a weight over the minibatch's `loss_denominator`.
 
     Args:
         tree, layout: the question; the layout fixes which leaves count and their order.
         loss_aggregation: a key of `LOSS_AGGREGATIONS`.
         leaf_weighting: a key of `LEAF_WEIGHTINGS`.
-        max_response_tokens: read by "constant".
+        max_response_tokens: only "constant" reads it.
 
     Returns:
         [L], >= 0.
@@ -216,7 +218,7 @@ def leaf_weights(
 
 
 def loss_denominator(tree: QuestionTree, layout: TreeLayout, loss_aggregation: str, leaf_weighting: str) -> float:
-    """One question's part of the denominator of its minibatch, a sum over all ranks and passes.
+    """One question's summand in the denominator of its minibatch, which is a sum over all ranks and passes.
 
     "token_mean": the sum of `factor * |o_l|`; otherwise the sum of the factors, which is the number of leaves.
     """
@@ -226,7 +228,7 @@ def loss_denominator(tree: QuestionTree, layout: TreeLayout, loss_aggregation: s
 
 @dataclass(frozen=True, slots=True)
 class NodeAttribution:
-    """The loss's input per node, [N] float64 each: `a_pos` >= 0, `a_neg` <= 0, and W, `weight` >= 0."""
+    """The loss's input per node, [N] float64 each: `a_pos` >= 0, `a_neg` <= 0 and `weight` >= 0 (W)."""
 
     a_pos: np.ndarray
     a_neg: np.ndarray
@@ -240,7 +242,7 @@ def _range_sums(values: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.nd
 
 
 def _below(begin: np.ndarray, end: np.ndarray, num_leaves: int) -> np.ndarray:
-    """[N, L], the leaves below each node."""
+    """[N, L] bool: whether a leaf is below a node."""
     leaves = np.arange(num_leaves)
     return (begin[:, None] <= leaves) & (leaves < end[:, None])
 
@@ -255,10 +257,10 @@ def soft_attribution(
     """Every leaf drives its whole path: `a_pos = sum w max(A, 0)`, `a_neg = sum w min(A, 0)` over the leaves below.
 
     Args:
-        advantages: [L], or [N, L] with those at each node; entries of leaves that are not below it are ignored.
+        advantages: [L], or [N, L] if they differ between nodes; a node ignores leaves that are not below it.
         weights: [L].
         leaf_begin, leaf_end: [N], the half-open range of the leaves below each node.
-        offsets: [N], what is taken from the advantages at each node (`to_go_offsets`); None: nothing.
+        offsets: [N], subtracted from the advantages at each node (`to_go_offsets`); None: 0.
 
     Returns:
         [N] each, with `weight = sum w`.
@@ -280,9 +282,9 @@ def hard_attribution(
     leaf_end: np.ndarray,
     offsets: np.ndarray | None = None,
 ) -> NodeAttribution:
-    """A shared token gets the unweighted mean advantage of its leaves: `a_pos = W max(mean A, 0)`, `a_neg` alike.
+    """A shared token gets the unweighted mean advantage of its leaves: `a_pos = W max(mean A, 0)`, `a_neg` likewise.
 
-    Arguments and result as in `soft_attribution`; the paper's hard estimation, counted once per leaf.
+    This is the paper's hard estimation, counted once per leaf. Arguments and result: see `soft_attribution`.
     """
     if advantages.ndim == 1:
         sums = _range_sums(advantages, leaf_begin, leaf_end)
@@ -327,12 +329,12 @@ def last_nodes(layout: TreeLayout) -> np.ndarray:
 
 
 def to_go_offsets(tree: QuestionTree, layout: TreeLayout, factors: np.ndarray, scale: float) -> np.ndarray:
-    """The offset of the advantages at each node so that only later rewards judge its tokens, [N] float64.
+    """Offsets that remove earlier rewards from the advantages at each node, [N] float64.
 
-    `c_n = (P_n - mean P) / scale`, with the earlier rewards `P_n`, and their mean over the leaves with a turn at the
-    depth of n. `A_l - c_n` is the leaf's reward-to-go against that of the others: the policy gradient theorem lets
-    `P_n` go, and the mean keeps the baseline in `A_l` that of the rewards to come. If only the last turns are paid, c
-    is 0.
+    `c_n = (P_n - mean P) / scale`: P_n are the earlier rewards, and the mean is taken over the leaves with a turn at
+    the depth of n. `A_l - c_n` compares the leaf's reward-to-go with the others': the policy gradient theorem allows
+    us to drop `P_n`, and `mean P` also drops earlier rewards from the baseline in `A_l`. If only last turns are
+    rewarded, c is 0.
 
     Args:
         factors: [L], how much each leaf counts in the mean (`LEAF_WEIGHTINGS`); with "branch" the expected gradient is
@@ -344,7 +346,7 @@ def to_go_offsets(tree: QuestionTree, layout: TreeLayout, factors: np.ndarray, s
         return earlier
     weight = _range_sums(factors, *leaf_ranges(layout))
     depth = node_depths(layout)
-    # Equal earlier rewards have deviations of exactly 0 only from one of them.
+    # Subtracting one of them makes equal earlier rewards exactly 0; subtracting their mean would leave rounding errors.
     _, first = np.unique(depth, return_index=True)
     earlier -= earlier[first][depth]
     means = np.bincount(depth, weight * earlier) / np.bincount(depth, weight)
@@ -352,7 +354,7 @@ def to_go_offsets(tree: QuestionTree, layout: TreeLayout, factors: np.ndarray, s
 
 
 def kl_reward_to_go(kl: np.ndarray, parent: np.ndarray, end: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
-    """Per token the KL from that token to the end of its path (REINFORCE++, arXiv 2501.03262, eq. 5).
+    """The KL from each token to the end of its path (REINFORCE++, arXiv 2501.03262, eq. 5).
 
     The penalty in the reward of generated token t is `-kl_coeff * kl[t]`; without discount its return is the leaf's
     reward minus `kl_coeff` times what this function returns.
@@ -365,7 +367,7 @@ def kl_reward_to_go(kl: np.ndarray, parent: np.ndarray, end: np.ndarray, loss_ma
         [T] float64; 0 outside the loss mask.
 
     Raises:
-        ValueError: a generated token is shared by several trajectories: then it has no single path to its end.
+        ValueError: several trajectories share a generated token, which then has no single path to its end.
     """
     tokens = np.arange(len(kl))
     # A token is shared if a token below it branches off from anywhere but the token right before.

@@ -1,4 +1,4 @@
-"""The number of children that a tool response gets (ARPO, arXiv 2507.19849, section 3.1, eq. 4 and 5)."""
+"""Decides how many children a tool response gets (ARPO, arXiv 2507.19849, section 3.1, eq. 4 and 5)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-#: `branch_width`: the budget for forks is shared among the first responses that are forked.
+#: `branch_width`: the first responses that fork share the whole budget for forks.
 WIDE = "wide"
-#: `branch_threshold` of the paper: the default, and where `AUTO` begins.
+#: The paper's `branch_threshold`: our default, and the first tau of `AUTO`.
 PAPER_THRESHOLD = 0.5
 #: `branch_threshold`: tau follows the rises of the last questions (`threshold_of`).
 AUTO = "auto"
-#: The share of tool responses that `AUTO` aims at where the configuration names none.
+#: The share of tool responses that `AUTO` aims to fork if the configuration names none.
 AUTO_SHARE = 0.25
 
 
@@ -26,9 +26,9 @@ class BranchingParams:
         branch_width: Z, children per fork, >= 1; `children_per_fork` resolves a name.
         branch_base_probability: alpha.
         branch_entropy_weight: beta.
-        branch_threshold: tau, read by "threshold" and "permuted"; `threshold_of` resolves a name. 0.5 is the paper's:
-            with alpha = 0.5 any rise of the entropy forks.
-        random_fork_probability: read by "random", which has no default for it.
+        branch_threshold: tau; "threshold" and "permuted" read it, and `threshold_of` resolves a name. The paper's is
+            0.5: with alpha = 0.5 any rise of the entropy forks.
+        random_fork_probability: "random" reads it, and has no default for it.
         consecutive_fork_penalty: c of `consecutive_penalty`, in [0, 1]; 0: none.
     """
 
@@ -43,12 +43,12 @@ class BranchingParams:
 
 @dataclass(frozen=True, slots=True)
 class NodeEvidence:
-    """The evidence that a rule looks at.
+    """The facts about a node by which a rule decides.
 
     Attributes:
         delta: dH at the node, finite.
-        consecutive_forks: l, how many nodes right above it on its path were forked, without a gap.
-        earlier: dH at nodes of the same depth in earlier questions, of which "permuted" takes one.
+        consecutive_forks: l, how many nodes directly above it on its path were forked, without a gap.
+        earlier: dH at nodes of the same depth in earlier questions; "permuted" draws one of them.
     """
 
     delta: float
@@ -70,8 +70,8 @@ def branch_probability(node: NodeEvidence, params: BranchingParams) -> float:
 def _threshold(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
     """The paper: all Z children if `P > tau`, otherwise none (eq. 5).
 
-    Written as `beta * dH > tau / (1 - P^(l)) - alpha`: with alpha = tau and no penalty this is exactly dH > 0 for every
-    positive beta, where `alpha + beta * dH` would round a small rise away.
+    The code tests `beta * dH > tau / (1 - P^(l)) - alpha`: with alpha = tau and no penalty this is exactly dH > 0 for
+    every positive beta, whereas `alpha + beta * dH` would round a small rise away.
     """
     kept = 1.0 - consecutive_penalty(node.consecutive_forks, params)
     if kept == 0.0:
@@ -81,9 +81,9 @@ def _threshold(node: NodeEvidence, params: BranchingParams, rng: np.random.Gener
 
 
 def _permuted(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
-    """The control at equal depth: the threshold for the dH of a node drawn from the earlier ones of the same depth.
+    """The control at equal depth: the threshold is applied to the dH of a random earlier node of the same depth.
 
-    Until there are some, for the node's own.
+    Until there are such nodes, it is applied to the node's own dH.
     """
     return _threshold(replace(node, delta=rng.choice(node.earlier)) if len(node.earlier) else node, params, rng)
 
@@ -95,7 +95,7 @@ def _probability(node: NodeEvidence, params: BranchingParams, rng: np.random.Gen
 
 def _random(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
     """The control: all Z children with a fixed probability, drawn once per node; the entropy is ignored."""
-    assert params.random_fork_probability is not None  # The option's rule says so.
+    assert params.random_fork_probability is not None  # Validation of the options ensures it.
     return params.branch_width if rng.random() < params.random_fork_probability else 0
 
 
@@ -120,15 +120,15 @@ def _probability_chance(node: NodeEvidence, params: BranchingParams) -> float:
 
 @dataclass(frozen=True, slots=True)
 class BranchingRule:
-    """All that is known about a rule.
+    """A rule and its properties.
 
     Attributes:
         children: `(node, params, rng) -> children wanted, 0 .. Z`, before the budget is applied.
-        words: after "forks", with the names of settings in braces.
+        words: where it forks; follows "forks" in a sentence, with the names of settings in braces.
         chance: `(node, params) -> the probability of each of the Z children`, by P; None: the rule ignores P.
-        options: those that belong to the rule.
+        options: the names of the options that the rule reads.
         looks_back: whether it reads `NodeEvidence.earlier`, and decides by P of a node of an earlier question.
-        is_choosy: whether it forks some nodes and not others. If it ignores P as well, so must the order of the forks.
+        is_choosy: whether it forks some nodes and not others. If it also ignores P, the order of forks must ignore P.
     """
 
     children: Callable[[NodeEvidence, BranchingParams, np.random.Generator], int]
@@ -161,29 +161,29 @@ BRANCHING_RULES: dict[str, BranchingRule] = {
 
 
 def rules_with(option: str) -> list[str]:
-    """The rules, registered by now, to which an option belongs."""
+    """The registered rules that read an option."""
     return [name for name, rule in BRANCHING_RULES.items() if option in rule.options]
 
 
 def decides_by_p(name: str) -> bool:
-    """Whether a rule that is registered by now decides by P, the probability that the entropy gives."""
+    """Whether a registered rule decides by P, the probability computed from the entropy."""
     rule = BRANCHING_RULES.get(name)
     return rule is not None and rule.chance is not None
 
 
 def looks_back(name: str) -> bool:
-    """Whether a rule that is registered by now decides by nodes of earlier questions."""
+    """Whether a registered rule decides by nodes of earlier questions."""
     rule = BRANCHING_RULES.get(name)
     return rule is not None and rule.looks_back
 
 
 def reads_p(name: str) -> bool:
-    """Whether P decides at all, of the node or of an earlier one."""
+    """Whether a registered rule decides by P of the node or of an earlier one."""
     return decides_by_p(name) or looks_back(name)
 
 
 def rule_in_words(settings: Mapping[str, Any]) -> str:
-    """The place of a run's forks; `settings` are those of its configuration, perhaps with a rule of the user."""
+    """Says where a run forks; `settings` is the run's configuration, whose rule may be the user's own."""
     rule = BRANCHING_RULES.get(settings["branching"])
     if rule is None:
         return f"by the rule {settings['branching']!r}"
@@ -195,15 +195,15 @@ def rule_in_words(settings: Mapping[str, Any]) -> str:
 
 
 def num_forks(node: NodeEvidence, budget_left: int, params: BranchingParams, rng: np.random.Generator) -> int:
-    """The number of children that one node creates: what the rule wants, up to the budget.
+    """The number of children that a node gets: as many as the rule wants, up to the budget.
 
-    Called once per node. A rule is asked, and draws its random numbers, only while budget is left.
+    Call it once per node. The rule decides, and draws random numbers, only while budget is left.
 
     Args:
-        node: what is known about it.
+        node: the facts about the node.
         budget_left: forked trajectories that the question may still create.
         params: the rule and its settings.
-        rng: used by the rules that draw.
+        rng: for the rules that draw.
 
     Returns:
         0 .. min(branch_width, budget_left).
@@ -218,10 +218,10 @@ def num_forks(node: NodeEvidence, budget_left: int, params: BranchingParams, rng
 
 
 def children_per_fork(branch_width: int | str, num_rollouts: int, num_initial_rollouts: int) -> int:
-    """Z of a question with M rollouts, N of them from the prompt.
+    """Z of a question with M rollouts, N of them from the prompt; a number is returned unchanged.
 
-    `WIDE` is `max(ceil((M - N) / N), 1)`: at most N responses take the whole budget for forks, in equal shares but for
-    the last. A number stays as it is.
+    `WIDE` is `max(ceil((M - N) / N), 1)`: at most N responses use up the budget for forks, in equal shares except for
+    the last.
     """
     if isinstance(branch_width, str):
         return max(math.ceil((num_rollouts - num_initial_rollouts) / num_initial_rollouts), 1)
@@ -229,19 +229,19 @@ def children_per_fork(branch_width: int | str, num_rollouts: int, num_initial_ro
 
 
 def threshold_of(branch_threshold: float | str, rise: float | None, alpha: float, beta: float) -> float:
-    """tau of a question. A number stays as it is.
+    """tau of a question; a number is returned unchanged.
 
     Args:
         rise: the dH that the wanted share of the last questions' responses exceeds (`RolloutReference.rise`); None
-            before the first questions have ended, when `AUTO` is the paper's 0.5.
-        alpha, beta: of P.
+            before the first questions have ended: `AUTO` then means the paper's 0.5.
+        alpha, beta: the coefficients of P.
     """
     if not isinstance(branch_threshold, str):
         return branch_threshold
     if rise is None:
         return PAPER_THRESHOLD
     threshold = alpha + beta * rise
-    # `_threshold` subtracts alpha again: where that rounds, a dH that equals the rise would exceed it.
+    # `_threshold` subtracts alpha again: if that rounds down, a dH equal to the rise would exceed it.
     return threshold if threshold - alpha >= beta * rise else math.nextafter(threshold, math.inf)
 
 
@@ -252,8 +252,8 @@ def num_initial_rollouts(excess: float, num_rollouts: int, sensitivity: float) -
     trajectories from the prompt and fewer forks.
 
     Args:
-        excess: H_root - mean H_tool, of the first tokens of the question's first trajectory over the mean level after
-            tool responses, in units of dH (`core.entropy.running_delta`).
+        excess: H_root - mean H_tool, in units of dH (`core.entropy.running_delta`): the entropy of the first tokens of
+            the question's first trajectory minus the mean level after tool responses.
         num_rollouts: k of the formula (M here).
         sensitivity: beta of the formula, > 0.
 

@@ -1,9 +1,9 @@
-"""Credit: from the returns of a question's leaves to what judges each turn of each leaf (docs/design.md, "Credit").
+"""Computes the advantage of each turn of each leaf from the returns of a question (docs/design.md, "Credit").
 
 A credit is a function `(rewards[L], tree, layout, normalize_std) -> [L]`, if a leaf has the same advantage in all its
 turns, or `-> [N, L]`: row n has the advantages, at node n, of the leaves below; other entries are ignored. L are the
-leaves that count and N the nodes, both in the order of the layout. `rewards` are the returns of whole paths, what each
-turn was paid is in the tree. All in float64. With `normalize_std` rewards are divided by a standard deviation.
+leaves that count and N the nodes, both in the order of the layout. `rewards` are the returns of whole paths; the tree
+has the reward of each turn. All arrays are float64. With `normalize_std` a credit divides by a standard deviation.
 """
 
 import pkgutil
@@ -27,12 +27,12 @@ CreditFunction = Callable[[np.ndarray, QuestionTree, TreeLayout, bool], np.ndarr
 
 
 def _group(rewards: np.ndarray, _tree: QuestionTree, _layout: TreeLayout, normalize_std: bool) -> np.ndarray:
-    """The leaf against all leaves of the question (`group_advantages`)."""
+    """Compares a leaf with all leaves of the question (`group_advantages`)."""
     return group_advantages(rewards, normalize_std)
 
 
 def _tree(rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool) -> np.ndarray:
-    """The leaf against its own tree and against all trees (`tree_advantages`)."""
+    """Compares a leaf with its own tree and with all trees (`tree_advantages`)."""
     return tree_advantages(rewards, leaf_roots(tree, layout), normalize_std)
 
 
@@ -41,11 +41,10 @@ def same_state_credit(
 ) -> np.ndarray:
     """`A = A_episode + A_step`, [N, L]; after GiGPO (arXiv 2505.10978) with omega = gamma = 1.
 
-    A_episode is the group advantage of the return. A_step is that of the reward-to-go among the leaves that read the
-    same tool response at the same depth, whatever stands before it; before the first turn all read the prompt. A leaf
-    that nobody else shares the response with has A_step = 0. GiGPO's code (read in the copies vanzll/verl-agent,
-    d0b9724, and langfengQ/DrMAS, 3b556f2, gigpo/core_gigpo.py) does not look at the depth; its scripts have
-    gamma = 0.95.
+    A_episode is the group advantage of the return. A_step is the group advantage of the reward-to-go among the leaves
+    that read the same tool response at the same depth, whatever precedes it; before the first turn all have read the
+    prompt. If no other leaf read the response, A_step is 0. GiGPO's code (we read the copies vanzll/verl-agent,
+    d0b9724, and langfengQ/DrMAS, 3b556f2, gigpo/core_gigpo.py) ignores the depth; its scripts use gamma = 0.95.
     """
     begin, end = leaf_ranges(layout)
     to_go = rewards[None, :] - earlier_rewards(tree, layout)[:, None]
@@ -61,19 +60,19 @@ def same_state_credit(
 
 
 def _read_before(tree: QuestionTree, layout: TreeLayout, n: int) -> bytes:
-    """The tokens of the tool response before node n; nothing before a first turn."""
+    """The tokens of the tool response before node n; empty before a first turn."""
     parent = layout.nodes[n].parent
     return b"" if parent < 0 else tree.turn_of(layout.nodes[parent]).observation.tobytes()
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """All that is known about a credit.
+    """A credit and its properties.
 
     Attributes:
         function: the credit.
-        needs_forks: whether it is the group's where nothing forks.
-        judges_equal_returns: whether turns may get an advantage though all returns of the question are equal.
+        needs_forks: whether it equals "group" if nothing forks.
+        judges_equal_returns: whether turns may get an advantage even if all returns of the question are equal.
     """
 
     function: CreditFunction
@@ -94,12 +93,12 @@ def credit_of(name: str) -> CreditFunction:
 def advantages_of(
     credit: CreditFunction, rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """(the advantage of each leaf in its last turn, [L], and those of all turns, [N, L]; None: they are the same).
+    """(each leaf's advantage in its last turn, [L]; the advantages in all turns, [N, L], or None if they are the same).
 
-    A credit is not asked where no leaf counts, and may change the rewards that it gets.
+    If no leaf counts, the credit is not called. It gets a copy of the rewards, which it may change.
 
     Raises:
-        ValueError: the credit raised, or what it gave has another shape, or is not of finite real numbers.
+        ValueError: the credit raised, or did not return finite real numbers of one of the two shapes.
     """
     num_nodes, num_leaves = len(layout.nodes), len(layout.leaves)
     if not num_leaves:
@@ -113,7 +112,7 @@ def advantages_of(
         given = np.asarray(given)
     except (TypeError, ValueError, RuntimeError):  # Rows of different lengths, or a tensor with a gradient.
         given = np.array(None)
-    # Anything else, such as texts and complex numbers, would become a number as well.
+    # `astype` would also turn other types, such as texts and complex numbers, into floats.
     found = given.astype(np.float64) if given.dtype.kind in "biuf" else np.array(np.nan)
     if given.shape not in ((num_leaves,), (num_nodes, num_leaves)) or not np.isfinite(found).all():
         raise ValueError(
@@ -122,7 +121,7 @@ def advantages_of(
         )
     if found.ndim == 1:
         return found, None
-    # The last row, at index -1, is of leaves without a turn.
+    # The last row, at index -1, is for leaves without a turn.
     return np.vstack([found, np.zeros(num_leaves)])[last_nodes(layout), np.arange(num_leaves)], found
 
 

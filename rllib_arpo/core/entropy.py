@@ -1,8 +1,8 @@
-"""Entropy of the next token, how much it rose after a tool response, and advantages that depend on it.
+"""Computes the entropy of the next token, its rise after a tool response, and advantages that depend on it.
 
 The rise is ARPO's (arXiv 2507.19849, eq. 3 and 4). The advantage is AEPO's (arXiv 2510.14545): tokens of which the
 policy was unsure count more, `A_t = A max(0, 1 + a z(H_t))`, where H_t is the entropy of the distribution from which
-token t was sampled, and z normalises over the unique generated tokens of the optimizer minibatch, including those of
+token t was sampled, and z normalises over the unique generated tokens of the optimizer minibatch, including tokens of
 questions without a signal. K: tokens.
 """
 
@@ -16,14 +16,14 @@ from torch import Tensor
 from rllib_arpo.core.advantages import STD_EPSILON, MeanAndStd, mean_and_std
 from rllib_arpo.core.tree import QuestionTree, TreeLayout, Turn
 
-#: The number of tokens for which the authors' code asks its engine (`logprobs=10`).
+#: How many log-probs the authors' code requests from its engine (`logprobs=10`).
 TOP_K = 10
 
 
 def exact_entropy(log_probs: Tensor) -> Tensor:
     """Entropy of the sampling distribution over the whole vocabulary (paper eq. 3): `H = -sum p ln p`.
 
-    A log-prob of -inf is a token that cannot be sampled: it adds nothing. Differentiable.
+    A token with log-prob -inf cannot be sampled and adds nothing. The entropy is differentiable.
 
     Args:
         log_probs: [..., V], normalised, at the sampling temperature.
@@ -39,7 +39,7 @@ def exact_entropy(log_probs: Tensor) -> Tensor:
 def top_k_entropy(log_probs: Tensor) -> Tensor:
     """The authors' variant: `-sum p ln p` over the `TOP_K` likeliest tokens only, which are not renormalised.
 
-    Never above the exact entropy, and blind to a flat tail: [..., V] -> [...], nats.
+    It is never above the exact entropy, and ignores a flat tail: [..., V] -> [...], nats.
     """
     return exact_entropy(log_probs.topk(min(TOP_K, log_probs.shape[-1]), dim=-1, sorted=False).values)
 
@@ -63,7 +63,7 @@ def _sum_over_vocab(entropies: np.ndarray, vocab_size: int) -> float:
     return float(entropies.sum()) / vocab_size
 
 
-#: name -> `(entropies[n] in nats, V) -> float`; n >= 1. Each is linear: that of a difference is the difference.
+#: name -> `(entropies[n] in nats, V) -> float`; n >= 1. Each is a linear function of the entropies.
 ENTROPY_NORMALIZATIONS: dict[str, Callable[[np.ndarray, int], float]] = {
     "sum_log_vocab": _sum_over_log_vocab,
     "mean_log_vocab": _mean_over_log_vocab,
@@ -80,7 +80,7 @@ def entropy_level(entropies: np.ndarray, vocab_size: int, normalization: str) ->
         normalization: a key of `ENTROPY_NORMALIZATIONS`.
 
     Returns:
-        the level; 0.0 of an empty window.
+        the level; 0.0 for an empty window.
 
     Raises:
         KeyError: the normalization is unknown.
@@ -100,7 +100,7 @@ def entropy_delta(
         vocab_size, normalization: as in `entropy_level`.
 
     Returns:
-        dH; 0.0 where either window is empty, since nothing was seen to rise.
+        dH; 0.0 if either window is empty.
     """
     n = min(len(after), len(initial))
     difference = np.asarray(after[:n], dtype=np.float64) - np.asarray(initial[:n], dtype=np.float64)
@@ -108,9 +108,9 @@ def entropy_delta(
 
 
 def running_delta(after: np.ndarray, reference: float, vocab_size: int, normalization: str = "sum_log_vocab") -> float:
-    """`dH = normalize(H_t - b)`: the rise against a level b that holds for each token of the window, however many.
+    """`dH = normalize(H_t - b)`: the rise above a level b per token.
 
-    A sum over a window is so compared with as many times the level, and not with sums over longer or shorter windows.
+    A sum over a window of n tokens is thus compared with n b, and not with sums over longer or shorter windows.
 
     Args:
         after: [a] nats, entropies of the first tokens generated after a tool response (or of a trajectory).
@@ -118,7 +118,7 @@ def running_delta(after: np.ndarray, reference: float, vocab_size: int, normaliz
         vocab_size, normalization: as in `entropy_level`.
 
     Returns:
-        dH; 0.0 of an empty window.
+        dH; 0.0 for an empty window.
     """
     return entropy_level(np.asarray(after, dtype=np.float64) - reference, vocab_size, normalization)
 
@@ -126,12 +126,12 @@ def running_delta(after: np.ndarray, reference: float, vocab_size: int, normaliz
 def entropy_factor(entropies: Tensor, statistics: MeanAndStd, coeff: float) -> Tensor:
     """The factor on a token's advantage: `max(0, 1 + coeff * (H - mean) / (std + 1e-6))`, [K], >= 0.
 
-    The paper has no floor; without it, the update would push a token of very low entropy away from what was good. The
-    factor does not depend on the leaf, so a shared token's `a_pos` and `a_neg` are multiplied alike.
+    The paper has no floor, but a negative factor would penalise a good token of very low entropy. The factor does not
+    depend on the leaf, so a shared token's `a_pos` and `a_neg` are multiplied by the same number.
 
     Args:
         entropies: [K] nats, without gradient.
-        statistics: of the entropies of the minibatch over all learners; equal entropies have std 0 and the factor 1.
+        statistics: over the minibatch's entropies on all learners; equal entropies have std 0 and factor 1.
         coeff: the paper's a; 0.2 in the authors' code.
     """
     return (1.0 + coeff * (entropies - statistics.mean) / (statistics.std + STD_EPSILON)).clamp(min=0.0)
@@ -146,13 +146,13 @@ def turn_entropies(tree: QuestionTree, turn: Turn) -> np.ndarray:
     if len(turn.entropies) != len(turn.token_ids):
         raise ValueError(
             f"question {tree.question_id}: a turn of {len(turn.token_ids)} tokens has {len(turn.entropies)} entropies; "
-            f"entropy_advantage_coeff needs them all, record_entropies='all'"
+            f"entropy_advantage_coeff needs all of them: set record_entropies='all'"
         )
     return turn.entropies
 
 
 def unique_entropies(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
-    """The entropies of the generated tokens that a counted trajectory passes, each token once, [K] float64 nats.
+    """The entropies of the generated tokens on counted trajectories, each token once, [K] float64 nats.
 
     Raises:
         ValueError: a turn has fewer entropies than tokens.
@@ -161,8 +161,8 @@ def unique_entropies(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
 
 
 def entropy_statistics(entropies: Sequence[np.ndarray]) -> MeanAndStd:
-    """The statistics of several questions' entropies, [K] each; a single token and equal entropies have deviation 0.
+    """Mean and deviation of several questions' entropies, [K] each.
 
-    Without a token both numbers are 0; there is nothing to multiply then.
+    The deviation of a single token or of equal entropies is 0; without tokens both numbers are 0.
     """
     return mean_and_std(np.concatenate([np.zeros(0), *entropies]))

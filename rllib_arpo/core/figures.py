@@ -1,4 +1,4 @@
-"""Figures of a question's tree: its endings, forks, tools and weights, and the tool responses that were examined.
+"""Computes figures of a question's tree: its endings, forks, tools and weights, and its examined tool responses.
 
 `core/token_counts.py` counts tokens.
 """
@@ -15,7 +15,7 @@ from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, ToolCal
 
 @dataclass(frozen=True, slots=True)
 class ExaminedNode:
-    """One tool response that was examined.
+    """One tool response at which the sampler could decide to fork.
 
     Attributes:
         tool: the tool that answered.
@@ -38,7 +38,7 @@ def examined_nodes(tree: QuestionTree, entropy_window: int) -> list[ExaminedNode
     """The tool responses that were examined, without those after which no entropy was measured.
 
     Args:
-        entropy_window: k, the number of a turn's first entropies at which decisions looked.
+        entropy_window: k, how many of a turn's first entropies a decision reads.
     """
     return [node for trajectory in tree.trajectories for node in _examined(trajectory, entropy_window)]
 
@@ -57,13 +57,13 @@ def _examined(trajectory: Trajectory, entropy_window: int) -> Iterator[ExaminedN
 
 
 def initial_entropies(tree: QuestionTree, entropy_window: int) -> list[float]:
-    """Nats, the mean over the window at the start of each trajectory from the prompt."""
+    """The mean entropy, in nats, over the window at the start of each trajectory from the prompt."""
     firsts = [t.turns[0].entropies[:entropy_window] for t in tree.trajectories if t.parent is None and t.turns]
     return [float(entropies.mean()) for entropies in firsts if len(entropies)]
 
 
 def has_signal(tree: QuestionTree) -> bool:
-    """Whether the returns of the trajectories that count differ, before any overlong penalty (as DAPO filters)."""
+    """Whether the returns of the trajectories that count differ, before any overlong penalty (DAPO's filter)."""
     return len({tree.return_of(t.agent_id) for t in tree.trajectories if t.counts}) > 1
 
 
@@ -73,33 +73,33 @@ def is_solved(tree: QuestionTree) -> bool:
 
 
 def num_turns(tree: QuestionTree) -> int:
-    """Turns, a shared one once."""
+    """The number of turns; a shared one counts once."""
     return sum(len(trajectory.turns) for trajectory in tree.trajectories)
 
 
 def longest_path(tree: QuestionTree) -> int:
-    """The turns on the longest path."""
+    """The number of turns on the longest path."""
     return max((trajectory.num_path_turns for trajectory in tree.trajectories), default=0)
 
 
 def fork_places(tree: QuestionTree) -> list[tuple[str | None, int]]:
-    """Of each fork its parent and the turns above it, so that those of one node are equal."""
+    """(parent, number of turns above) of each fork; forks of one node have the same pair."""
     return [(fork.parent, fork.num_inherited_turns) for fork in tree.forks()]
 
 
 def tool_calls(tree: QuestionTree) -> list[ToolCall]:
-    """The calls that were executed, a shared one once."""
+    """The executed calls; a shared one appears once."""
     return [turn.tool_call for turn in tree.turns() if turn.tool_call is not None]
 
 
 def path_tool_calls(tree: QuestionTree) -> list[int]:
-    """[M]: the calls on the whole path of each trajectory."""
+    """[M]: the number of calls on the whole path of each trajectory."""
     paths = [tree.path(t.agent_id) for t in tree.trajectories]
     return [sum(turn.tool_call is not None for turn in path) for path in paths]
 
 
 def tool_names(tree: QuestionTree) -> list[str]:
-    """The tools that were called and named, sorted."""
+    """The known names of the tools that were called, sorted."""
     return sorted({call.name for call in tool_calls(tree) if call.name})
 
 
@@ -114,5 +114,5 @@ def oldest_weights(tree: QuestionTree) -> int | None:
 
 
 def new_contexts(tree: QuestionTree) -> int:
-    """New contexts that trajectories read in place of their history; a shared one once."""
+    """The number of new contexts that trajectories read instead of their history; a shared one counts once."""
     return sum(turn.new_context for turn in tree.turns())

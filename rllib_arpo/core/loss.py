@@ -40,8 +40,8 @@ def tree_policy_objective(
 
     With `keep_clipped_gradient` the upper bound is AEPO's (arXiv 2510.14545), `(1 + clip_high) * rho / sg(rho)` with sg
     the stopped gradient: a_pos keeps its value there and has the gradient `(1 + clip_high) a_pos d ln pi` instead of
-    none. The bound is above rho or below it for all leaves of a token alike, so the sum over leaves is the same as
-    above. The lower bound and dual clip stay as they are.
+    none. All leaves of a token have the same rho, so they sum up to the same formula. The lower bound and dual clip do
+    not change.
 
     Args:
         log_probs: [K], with gradient.
@@ -49,7 +49,7 @@ def tree_policy_objective(
         a_pos, a_neg: [K], `sum w max(A, 0)` and `sum w min(A, 0)` (soft), or the hard attribution's.
         clip_low, clip_high: the clip range is [1 - clip_low, 1 + clip_high].
         dual_clip: above 1, or None for no dual clip.
-        keep_clipped_gradient: as above.
+        keep_clipped_gradient: AEPO's upper bound.
 
     Returns:
         [K].
@@ -97,11 +97,11 @@ def clipped_mass(
 ) -> Tensor:
     """The part of `advantage_mass` whose gradient clipping removed, [K], without gradient.
 
-    With `keep_clipped_gradient` that is the negative part alone: above the upper bound the positive part still has a
-    gradient, though not in proportion to its ratio.
+    With `keep_clipped_gradient` clipping removes only the negative part: above the upper bound the positive part still
+    has a gradient, though not in proportion to its ratio.
 
-    The clip fraction of an update is the sum of this over the sum of `advantage_mass`: weighted by mass, since a shared
-    token can be clipped for its good leaves and not for its bad ones.
+    An update's clip fraction is the sum of this result divided by the sum of `advantage_mass`. It is weighted by mass
+    because a shared token can be clipped for its good leaves and not for its bad ones.
     """
     ratio = policy_ratio(log_probs.detach(), old_log_probs)
     negative_clipped = ratio < 1.0 - clip_low

@@ -1,4 +1,4 @@
-"""A metric is declared once. Its value, its row on the page and its place in MLflow follow from the declaration."""
+"""Declares metrics: a metric's value, its row in the documentation and its name in MLflow follow from one object."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ import numpy as np
 
 Source = TypeVar("Source")
 
-#: Groups of metrics, each a section of MLflow's charts. MLflow sorts them by name: what people watch first is on top.
+#: Groups of metrics, each a section of MLflow's charts. MLflow sorts them by name, so people find progress on top.
 PROGRESS = "1 progress"
 ROLLOUT = "2 rollout"
 FORKS = "3 entropy and forks"
@@ -18,7 +18,7 @@ TOOLS = "4 tools"
 LEARNER = "5 learner"
 SECONDS = "6 seconds"
 EVALUATION = "7 evaluation"
-#: Gets, under its own path, what no other group names: metrics of users, and what a new RLlib adds.
+#: Holds metrics that belong to no other group, under their own paths: a user's metrics, or new ones of RLlib.
 OTHER = "8 other"
 
 
@@ -29,13 +29,13 @@ class Metric(Generic[Source]):
     Attributes:
         name: its path in its part of the result, such as "entropy/delta" below `env_runners`.
         group: its section in MLflow; None: MLflow does not get it, since it repeats another metric.
-        words: its meaning, for the page. Neighbours with the same words share a row.
-        of: computes it; None: it would be a mean over nothing, and the result does not have it.
+        words: its meaning, for the documentation. Neighbours with the same words share a row.
+        of: computes it; if this returns None (a mean over nothing), the result lacks the metric.
         label: its name within the group; "": its path, with spaces. Metrics of a tool have neither label nor group.
-        reduce: how RLlib reduces it, if it is below `env_runners`. "mean": the last value, as it is; "sum": over the
-            training steps of an iteration; "lifetime_sum": over those of the run.
-        console: its label and format on the line of an iteration ("acc", "4.2f"), of metrics of the rollout; None: the
-            line does not have it.
+        reduce: how RLlib reduces it, if it is below `env_runners`. "mean": keeps the last value; "sum": sums over the
+            training steps of an iteration; "lifetime_sum": sums over the run.
+        console: label and format ("acc", "4.2f") of a rollout's metric on the terminal's line of an iteration; None:
+            the line lacks it.
     """
 
     name: str
@@ -48,26 +48,26 @@ class Metric(Generic[Source]):
 
     @property
     def mlflow_name(self) -> str:
-        """Within its group."""
+        """Its name in MLflow, within its group."""
         return self.label or self.name.replace("/", " ")
 
 
-def measure(metrics: Iterable[Metric[Source]], source: Source, place: str = "") -> dict[str, float]:
-    """The metrics that `source` determines, by their names after `place` ("tools/search/")."""
-    values = ((place + metric.name, metric.of(source)) for metric in metrics)
+def measure(metrics: Iterable[Metric[Source]], source: Source, prefix: str = "") -> dict[str, float]:
+    """The values of the metrics that `source` has, by their names after `prefix` ("tools/search/")."""
+    values = ((prefix + metric.name, metric.of(source)) for metric in metrics)
     return {name: value for name, value in values if value is not None}
 
 
-def metric_rows(metrics: Sequence[Metric[Source]], place: str = "") -> list[str]:
-    """Rows of a Markdown table: names, and what they mean."""
+def metric_rows(metrics: Sequence[Metric[Source]], prefix: str = "") -> list[str]:
+    """Rows of a Markdown table: the names of metrics after `prefix`, and their meaning."""
     return [
-        f"| {', '.join(f'`{place}{metric.name}`' for metric in neighbours)} | {words} |"
+        f"| {', '.join(f'`{prefix}{metric.name}`' for metric in neighbours)} | {words} |"
         for words, neighbours in groupby(metrics, key=lambda metric: metric.words)
     ]
 
 
 def number_at(result: Mapping[str, Any], *path: str) -> float | None:
-    """The number at a place of a nested result; None if there is none, or it is NaN.
+    """The number at a path in a nested result; None if there is none, or it is NaN.
 
     Args:
         path: keys; "a/b" stands for "a", "b".
@@ -79,13 +79,13 @@ def number_at(result: Mapping[str, Any], *path: str) -> float | None:
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """None without values."""
+    """The mean of some values; None without values."""
     array = np.array([*values], np.float64)
     return float(array.mean()) if len(array) else None
 
 
 def quantile(q: float) -> Callable[[Iterable[float]], float | None]:
-    """A function that gives this quantile of some values, None without values."""
+    """A function that returns this quantile of some values, or None without values."""
 
     def of(values: Iterable[float]) -> float | None:
         array = np.array([*values], np.float64)

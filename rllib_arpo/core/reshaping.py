@@ -1,4 +1,4 @@
-"""Settings that change the sampling distribution beside the temperature; for evaluation only."""
+"""Changes the sampling distribution by more than the temperature, for evaluation only."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Reshaping:
-    """Changes to the distribution `softmax(logits / T)`. The learner cannot compute this: training never has it.
+    """Changes to the distribution `softmax(logits / T)`. Training never uses them: the learner cannot compute them.
 
     Attributes:
         top_p: sample from the smallest set of likeliest tokens whose probabilities add up to this; 1: from all.
@@ -38,7 +38,7 @@ def reshaped_log_probs(logits: np.ndarray, prefix: np.ndarray, temperature: floa
     -inf for tokens that cannot be sampled.
 
     Args:
-        logits: [V], of the model.
+        logits: [V], the model's.
         prefix: [n] token ids: the prompt and all generated so far.
         temperature: > 0.
     """
@@ -53,7 +53,7 @@ def reshaped_log_probs(logits: np.ndarray, prefix: np.ndarray, temperature: floa
         return log_probs
     order = np.argsort(-log_probs, kind="stable")
     probs = np.exp(log_probs[order])
-    # A token stays while those before it do not suffice; so the likeliest one stays.
+    # A token stays if the likelier ones do not add up to top_p; so the likeliest token always stays.
     dropped = order[np.cumsum(probs) - probs >= reshaping.top_p]
     log_probs[dropped] = -np.inf
     return log_probs - np.logaddexp.reduce(log_probs)

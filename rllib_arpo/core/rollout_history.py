@@ -1,4 +1,4 @@
-"""Measurements of the last questions, from which the next ones get the baseline of dH and tau (docs/design.md)."""
+"""Keeps measurements of the last questions, which give the next ones their baseline of dH and tau (docs/design.md)."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,12 +15,12 @@ Key = TypeVar("Key")
 
 @dataclass(frozen=True, slots=True)
 class EarlierQuestion:
-    """The measurements in one question.
+    """The measurements of one question.
 
     Attributes:
         levels: tool -> the mean entropy of the window after each of its responses, nats per token.
         rises: dH at each response of all tools.
-        depths: of each of `rises`, the turns above the response.
+        depths: how many turns are above each of these responses.
     """
 
     levels: Mapping[str, Sequence[float]]
@@ -29,7 +29,7 @@ class EarlierQuestion:
 
     @classmethod
     def of(cls, tree: QuestionTree, entropy_window: int) -> "EarlierQuestion":
-        """What a tree tells later questions: of the tool responses on trajectories from the prompt.
+        """Measures a tree at the tool responses on trajectories from the prompt.
 
         Args:
             entropy_window: as in `examined_nodes`.
@@ -47,9 +47,9 @@ class RolloutReference:
 
     Attributes:
         by_tool: tool -> the mean level after its responses.
-        after_tool: the mean level over the responses of all tools; None if there are none.
-        rise: the dH that a wanted share of the responses exceeded; None if none is wanted, or there are none.
-        rises_at: depth -> dH at the responses there; empty if they are not wanted.
+        after_tool: the mean level over the responses of all tools; None without responses.
+        rise: the dH that a given share of the responses exceeded; None without a share or without responses.
+        rises_at: depth -> dH at the responses there; empty unless requested.
     """
 
     by_tool: Mapping[str, float] = field(default_factory=dict)
@@ -66,7 +66,7 @@ def entropy_levels(questions: Iterable[Mapping[str, Sequence[float]]]) -> Rollou
     """The mean levels of some questions; a window counts once, however many tokens it has.
 
     Args:
-        questions: of each, `EarlierQuestion.levels`.
+        questions: `EarlierQuestion.levels` of each.
     """
     found = _joined((tool, level) for question in questions for tool, own in question.items() for level in own)
     levels = {tool: np.array(values) for tool, values in found.items()}
@@ -79,15 +79,15 @@ def entropy_levels(questions: Iterable[Mapping[str, Sequence[float]]]) -> Rollou
 
 
 class RolloutHistory:
-    """The measurements in the last questions, in their order.
+    """The measurements of the last questions, in their order.
 
-    The driver keeps it and gives every env runner the same `RolloutReference` with the questions of a batch, whichever
-    env runner sampled the earlier questions.
+    The driver keeps them and sends every env runner the same `RolloutReference` with the questions of a batch,
+    whichever env runner sampled the earlier questions.
     """
 
     def __init__(self, num_questions: int):
-        """Args: `num_questions`: the number of last questions that count."""
-        self._questions: deque[EarlierQuestion] = deque(maxlen=int(num_questions))  # Of numpy as well.
+        """Remembers the last `num_questions` questions."""
+        self._questions: deque[EarlierQuestion] = deque(maxlen=int(num_questions))  # deque refuses numpy's integers.
 
     def extend(self, questions: Iterable[EarlierQuestion]) -> None:
         self._questions.extend(questions)
@@ -96,8 +96,8 @@ class RolloutHistory:
         """The reference for the next questions.
 
         Args:
-            share: of the responses that shall exceed `RolloutReference.rise`, in (0, 1); None: it is not wanted.
-            by_depth: whether `RolloutReference.rises_at` is wanted.
+            share: the share of responses that exceed `RolloutReference.rise`, in (0, 1); None: `rise` is None.
+            by_depth: whether to fill in `RolloutReference.rises_at`.
         """
         rises = [rise for question in self._questions for rise in question.rises]
         depths = [depth for question in self._questions for depth in question.depths]
@@ -108,7 +108,7 @@ class RolloutHistory:
         )
 
     def get_state(self) -> list[dict[str, Any]]:
-        """Plain values, the oldest question first; `set_state` takes them."""
+        """Plain values for `set_state`, the oldest question first."""
         return [asdict(question) for question in self._questions]
 
     def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Counts the tokens of a question's tree, shared ones counted once or once per leaf.
+"""Counts the tokens of a question's tree; shared tokens count once, or once per leaf.
 
 L: the leaves that count, in `TreeLayout.leaves` order. "Generated" are the model's own tokens, without tool responses.
 """
@@ -11,12 +11,12 @@ from rllib_arpo.core.tree import QuestionTree, TreeLayout, known_beginnings
 
 
 def sampled_tokens(tree: QuestionTree) -> int:
-    """Generated tokens of all trajectories, those that do not count included, a shared token once."""
+    """Generated tokens of all trajectories, also of masked ones; a shared token counts once."""
     return sum(len(turn.token_ids) for trajectory in tree.trajectories for turn in trajectory.turns)
 
 
 def all_path_tokens(tree: QuestionTree) -> np.ndarray:
-    """[M] int64: `|o_l|` of every trajectory, those that do not count included, in the order of the tree."""
+    """[M] int64: `|o_l|` of every trajectory, also of masked ones, in the order of the tree."""
     # Agent id -> how many tokens its path has after 0, 1, 2, ... turns.
     sums: dict[str, list[int]] = {}
     for t in tree.trajectories:
@@ -34,9 +34,9 @@ def path_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
 
 
 def response_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
-    """[L] int64: what `max_response_tokens` counts, the tokens after the prompt on each leaf's whole path.
+    """[L] int64: the tokens after the prompt on each leaf's whole path, which `max_response_tokens` limits.
 
-    Of several contexts (`Turn.new_context`) it is the longest.
+    If a path has several contexts (`Turn.new_context`), the longest one counts.
     """
     counts = np.zeros(len(layout.leaves), dtype=np.int64)
     # Tokens of the context after each node; at index -1, of the prompt.
@@ -51,7 +51,7 @@ def response_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
 
 
 def _read_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
-    """[N] int64: tokens of each node's tool response; of a new context those that are not on its path already."""
+    """[N] int64: tokens of each node's tool response; a new context counts only tokens that its path does not have."""
     known = known_beginnings(tree, layout)
     return np.array(
         [len(tree.turn_of(node).observation) - k.num_tokens for node, k in zip(layout.nodes, known, strict=True)],
@@ -60,17 +60,17 @@ def _read_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
 
 
 def unique_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
-    """Tokens of the prompt and of every turn, tool response included, that a counted trajectory passes, once each."""
+    """Tokens of the prompt and of all turns on counted trajectories, tool responses included, once each."""
     generated = sum(len(tree.turn_of(node).token_ids) for node in layout.nodes)
     return len(tree.prompt) + generated + int(_read_tokens(tree, layout).sum())
 
 
 def flat_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
-    """Tokens of the question when every counted trajectory is computed on its own, its prompt included.
+    """Tokens of the question if every counted trajectory is computed on its own, its prompt included.
 
     A tool response after which the trajectory ends is left out, as in the packed tree.
     """
-    # The leaves below each node, and those below its children: the ones that read its tool response.
+    # How many leaves are below each node, and how many below its children, which read its tool response.
     below = np.array([node.leaf_end - node.leaf_begin for node in layout.nodes], dtype=np.int64)
     reading = np.zeros(len(layout.nodes) + 1, dtype=np.int64)
     for node, leaves in zip(layout.nodes, below, strict=True):
@@ -81,13 +81,13 @@ def flat_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
 
 
 def shared_tokens(tree: QuestionTree, layout: TreeLayout, advantages: np.ndarray) -> tuple[int, int]:
-    """Generated tokens that several counted trajectories share, once each, and those that are pulled both ways.
+    """Counts the generated tokens that several counted trajectories share, and those that get both signs.
 
     Args:
-        advantages: [L]; a token is pulled both ways where one leaf below it has a positive, another a negative one.
+        advantages: [L]; a token gets both signs if leaves below it have positive and negative advantages.
 
     Returns:
-        (shared, of them with mixed signs).
+        (shared tokens, shared tokens with both signs), each token counted once.
     """
     shared = mixed = 0
     for node in layout.nodes:

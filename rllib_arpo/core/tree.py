@@ -1,8 +1,8 @@
 """The tree of trajectories that ARPO samples for one question.
 
-A trajectory owns the turns that it generated itself; a fork also walks over the turns of its ancestors up to the
+A trajectory owns the turns that it generated itself; the path of a fork also has the turns of its ancestors up to the
 turn at which it was forked. Two trajectories share a token if and only if they share the turn that generated it:
-turns are merged if the same trajectory generated them, never because their tokens are equal.
+equal tokens of different turns are never merged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 
 class StopReason(enum.StrEnum):
-    """The way in which a trajectory ended (docs/design.md, "Adaptive rollout", rule 6)."""
+    """How a trajectory ended (docs/design.md, "Adaptive rollout", rule 6)."""
 
     ANSWER = "answer"
     NO_ANSWER = "no_answer"
@@ -71,15 +71,15 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ForkDecision:
-    """The observation and the decision at a tool response, from the first tokens generated after it.
+    """The measurement and the decision at a tool response, made on the first tokens generated after it.
 
     Attributes:
         level: the entropy of these tokens, normalised (`core.entropy.entropy_level`).
         delta: dH, the rise of the level against the baseline (paper eq. 4).
         probability: P, for the rules that look at the entropy; None for other rules, and if nothing was decided.
-        eligible: whether the node was decided while budget remained.
+        eligible: whether budget remained when the node was decided.
         children: trajectories that were forked here.
-        budget: how many forks the question had left when this node was decided, these children included.
+        budget: how many forks the question had left before this decision, `children` included.
     """
 
     level: float
@@ -112,17 +112,17 @@ class Turn:
     Attributes:
         token_ids: [n] int32, the tokens that the model generated, as sampled.
         log_probs: [n] float32, the engine's log-probs of them at the sampling temperature (the behaviour policy).
-        entropies: [min(k, n)] float32 nats, the entropies of the first k generated tokens (paper eq. 3); [n], of all,
-            where record_entropies="all".
+        entropies: [min(k, n)] float32 nats, the entropies of the first k generated tokens (paper eq. 3); all [n] if
+            record_entropies="all".
         observation: [m] int32, the tool response that follows; empty after the last turn.
-        new_context: whether the observation is all that the model reads next, in place of what it has read and written
-            so far: an agent has shortened its history, or another conversation of the same trajectory goes on.
+        new_context: whether the observation replaces all that the model has read and written so far: an agent has
+            shortened its history, or another conversation of the same trajectory continues.
         weight_versions: [n] int32, the version of the weights that sampled each token.
         tool_call: the call that produced `observation`, if one was executed.
-        decision: about the tool response BEFORE this turn, and lost with a turn that is cut off; None for a
-            trajectory's first own turn, which has none or was forked there.
-        times: None if nobody measured them.
-        reward: what the environment paid for the turn.
+        decision: about the tool response BEFORE this turn; lost if the turn is cut off. None for a trajectory's first
+            own turn, which follows the prompt or the fork itself.
+        times: None if they were not measured.
+        reward: the environment's reward for the turn.
     """
 
     token_ids: np.ndarray
@@ -143,7 +143,7 @@ class Turn:
 
 
 def context_after(prompt: np.ndarray, turns: Sequence[Turn]) -> np.ndarray:
-    """All that the model reads when it goes on after the turns of a path, [n] int32."""
+    """The whole context of the model after the turns of a path, [n] int32."""
     pieces = [prompt]
     for turn in turns:
         if turn.new_context:
@@ -199,8 +199,8 @@ def fork_path(agent_id: str) -> list[int]:
 class QuestionTree:
     """All trajectories of one question. `prompt` is [p] int32; parents precede their forks in `trajectories`.
 
-    The sampler makes it; learners, metrics, the record and its readers all have this object. Whatever can be computed
-    from it is a function of it (`core/figures.py`, `core/token_counts.py`).
+    The sampler makes it; learners, metrics, the record and its readers all use this object. Functions compute
+    everything that follows from it (`core/figures.py`, `core/token_counts.py`).
     """
 
     question_id: str
@@ -211,12 +211,12 @@ class QuestionTree:
         return {t.agent_id: t for t in self.trajectories}
 
     def turns(self) -> Iterator[Turn]:
-        """All turns, a shared one once."""
+        """All turns; a shared one appears once."""
         for trajectory in self.trajectories:
             yield from trajectory.turns
 
     def initial(self) -> list[Trajectory]:
-        """The trajectories that began at the prompt, without those that filled up the budget."""
+        """The trajectories that began at the prompt, without top-ups."""
         return [t for t in self.trajectories if t.parent is None and not t.topped_up]
 
     def forks(self) -> list[Trajectory]:
@@ -265,11 +265,11 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True)
 class TreeLayout:
-    """Depth-first order of the turns on the path of a leaf that counts.
+    """Depth-first order of the turns on paths to leaves that count.
 
     Attributes:
         nodes: N nodes, parents before children; the turns below a node follow it without a gap.
-        leaves: L indices into `QuestionTree.trajectories`, so ordered that the leaves below any node are contiguous.
+        leaves: L indices into `QuestionTree.trajectories`; the leaves below any node are contiguous.
     """
 
     nodes: tuple[TreeNode, ...]
@@ -277,7 +277,7 @@ class TreeLayout:
 
 
 def depth_first_layout(tree: QuestionTree) -> TreeLayout:
-    """Orders the turns of `tree` depth first; turns that no counting leaf passes are left out.
+    """Orders the turns of `tree` depth first, without turns that lead to no leaf that counts.
 
     Raises:
         ValueError: a trajectory was forked at a turn that its parent does not have.
@@ -329,7 +329,7 @@ def _nodes_with_leaves(placed: list[tuple[int, int, int, int]], num_below: list[
 
     Args:
         placed: (trajectory, own turn, parent, leaf_begin), parents first.
-        num_below: the leaves that end right below each of them; becomes those anywhere below.
+        num_below: how many leaves end directly below each of them; changed to how many are anywhere below.
     """
     for position in reversed(range(len(placed))):
         parent = placed[position][2]
@@ -346,22 +346,22 @@ def _nodes_with_leaves(placed: list[tuple[int, int, int, int]], num_below: list[
 
 @dataclass(frozen=True, slots=True)
 class KnownBeginning:
-    """A new context begins with the first `num_tokens` tokens that the node `node` of its path had read and written."""
+    """A new context begins with the first `num_tokens` tokens that node `node` on its path had read and written."""
 
     node: int
     num_tokens: int
 
 
 def known_beginnings(tree: QuestionTree, layout: TreeLayout) -> list[KnownBeginning]:
-    """How much of each node's new context (`Turn.new_context`) is on its path already; 0 tokens for other nodes.
+    """How much of each node's new context (`Turn.new_context`) is already on its path; 0 tokens for other nodes.
 
-    Only the path counts: two trajectories share what was sampled, never what is merely equal.
+    Only its own path counts: trajectories share turns, never tokens that are merely equal.
     """
     known = [KnownBeginning(n, 0) for n in range(len(layout.nodes))]
     turns = [tree.turn_of(node) for node in layout.nodes]
     if not any(turn.new_context for turn in turns):
         return known
-    # What each node had read and written at the end of its turn, and what is read behind it; at index -1, the prompt.
+    # All that a node had read and written at the end of its turn, and the context after it; at index -1, the prompt.
     written: list[np.ndarray] = []
     contexts = [np.zeros(0, np.int32)] * len(turns) + [tree.prompt]
     for n, turn in enumerate(turns):
@@ -377,7 +377,7 @@ def known_beginnings(tree: QuestionTree, layout: TreeLayout) -> list[KnownBeginn
 
 
 def _num_common(one: np.ndarray, other: np.ndarray) -> int:
-    """How many tokens two contexts have in common at their beginning."""
+    """The number of equal tokens with which two contexts begin."""
     length = min(len(one), len(other))
     differs = np.flatnonzero(one[:length] != other[:length])
     return int(differs[0]) if len(differs) else length

@@ -1,21 +1,21 @@
-"""Inference engines by name. Each is imported only when it is made, so that vLLM is needed only where it runs."""
+"""Makes inference engines by name. It imports an engine only when it makes one, so other processes need no vLLM."""
 
 import importlib
 
 from rllib_arpo.engine.engine import Engine, EngineConfig
 
-#: Name -> "module:class". An engine of your own is registered by adding it here, in every process that makes one.
+#: Name -> "module:class". To register an engine of your own, add it here in every process that makes one.
 ENGINES: dict[str, str] = {
     "vllm": "rllib_arpo.engine.vllm.engine:VLLMEngine",
     "scripted": "rllib_arpo.engine.scripted_engine:ScriptedEngine",
 }
 
-#: Package that an engine needs -> what to install for it.
+#: Package that an engine needs -> how to install it.
 _PACKAGES = {"vllm": "`pip install rllib-arpo[gpu]`, or `rllib-arpo[cpu]` on a machine without a GPU"}
 
 
 def make_engine(name: str, config: EngineConfig) -> Engine:
-    """The engine called `name`, with its model loaded and ready for requests.
+    """Makes the engine called `name`; its model is loaded and ready for requests.
 
     Raises:
         ValueError: no engine has that name, or the engine refuses `config`.

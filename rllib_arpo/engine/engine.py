@@ -1,7 +1,7 @@
-"""The interface of an inference engine, as the tree sampler needs it.
+"""The interface that the tree sampler needs from an inference engine.
 
 An engine is synchronous, and one thread drives it: `submit` any number of requests, `step` until they are finished,
-`cancel` those that are no longer wanted. Nothing here imports vLLM.
+`cancel` requests that are no longer wanted. Nothing here imports vLLM.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,15 +12,13 @@ import numpy as np
 
 from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
 
-#: `Engine.weight_version` of weights not known to be a learner's: those of the start, or that failed a check.
+#: `Engine.weight_version` of weights that may not be a learner's: the initial ones, or weights that failed a check.
 UNKNOWN_WEIGHTS = -1
-#: `Engine.weight_version` from when an engine falls asleep, or begins a transfer, until it gets new weights.
+#: `Engine.weight_version` after an engine has fallen asleep, or begun a transfer, until it gets new weights.
 NO_WEIGHTS = -2
 
-
 WINDOWS, ALL = "windows", "all"
-#: The entropies of a turn that are kept: those of its first k tokens, at which fork decisions look, or those of all
-#: tokens.
+#: Which entropies of a turn are kept: of its first k tokens, which fork decisions read, or of all tokens.
 RECORD_ENTROPIES = (WINDOWS, ALL)
 
 
@@ -35,11 +33,11 @@ class GenerationRequest:
         temperature: the sampling temperature; 0 is greedy decoding.
         stop: generation ends after the token that completes one of these strings; that token is kept as sampled.
         entropy_window: k, the number of leading generated tokens whose entropies `EntropyReady` reports; 0: none.
-        seed: of this request's sampler; None leaves it to the engine.
+        seed: seeds this request's sampler; None: the engine chooses.
         entropy_estimator: a key of `core.entropy.ENTROPY_ESTIMATORS`.
         record_entropies: one of `RECORD_ENTROPIES`: the tokens whose entropies `Finished` reports.
-        reshaping: of the distribution (evaluation only). Entropies are those without top_p and top_k; a request with a
-            repetition penalty measures none.
+        reshaping: changes the distribution (evaluation only). Entropies ignore top_p and top_k; a request with a
+            repetition penalty must measure none.
     """
 
     request_id: str
@@ -77,13 +75,13 @@ class Finished:
 
     Attributes:
         token_ids: [n] int32, as sampled, the end-of-sequence or stop token included.
-        log_probs: [n] float32, of the sampled tokens in the distribution that they were sampled from, the reshaping
-            included (at temperature 0: at 1).
+        log_probs: [n] float32, the tokens' log-probs in the reshaped distribution from which they were sampled; with
+            temperature 0, at temperature 1.
         entropies: [min(k, n)] float32 nats; [n] with `record_entropies="all"`.
-        weight_versions: [n] int32, of the weights that sampled each token; they change within a request if
-            `update_weights` is called while it runs.
+        weight_versions: [n] int32, the version of the weights that sampled each token; it changes within a request if
+            `update_weights` is called meanwhile.
         finish_reason: "stop" (end of sequence or a stop string), "length" (max_tokens) or "error" (the engine failed
-            this request; the arrays hold what had arrived).
+            this request; the arrays hold the tokens before that).
         num_cached_tokens: prompt tokens that came from the prefix cache when the request started.
     """
 
@@ -106,12 +104,12 @@ class EngineConfig:
     Attributes:
         model_name_or_path: a Hugging Face id or folder.
         dtype: "bfloat16", "float16" or "float32".
-        max_context_tokens: prompt plus response, at most.
+        max_context_tokens: the limit of prompt plus response.
         num_threads: CPU threads for the engine; None leaves the default.
         can_sleep: whether `sleep` will be called.
         weight_transfer: the backend of vLLM's weight transfer; None: no transfer.
         shares_gpu: whether a learner or another engine uses its GPU as well.
-        seed: of the engine.
+        seed: the engine's seed.
     """
 
     model_name_or_path: str
@@ -130,7 +128,7 @@ class Engine(Protocol):
 
     Attributes:
         vocab_size: V, the width of the logits.
-        weight_version: of the weights in use, or `UNKNOWN_WEIGHTS`, or `NO_WEIGHTS`.
+        weight_version: the version of the weights in use, or `UNKNOWN_WEIGHTS`, or `NO_WEIGHTS`.
         has_model: whether `score` computes with the weights that `update_weights` was given; a scripted engine has no
             model.
     """
@@ -155,14 +153,14 @@ class Engine(Protocol):
         """Drops a request; no later event has its id. Unknown ids are ignored."""
 
     def update_weights(self, weights: Iterable[tuple[str, np.ndarray]], version: int) -> None:
-        """Replaces all weights (Hugging Face names, tied ones included) and drops everything computed with the old.
+        """Replaces all weights (Hugging Face names, tied ones included) and drops all results of the old weights.
 
-        Called between two steps. Running requests keep their tokens and their samplers; their next token is sampled by
-        the new weights given the whole prefix.
+        Call it between two steps. Running requests keep their tokens and their samplers; the new weights sample their
+        next token given the whole prefix.
 
         Args:
-            weights: of the engine's type or fp32; uint16 are the bits of bfloat16 (`checkpoint_names.as_array`).
-            version: theirs from now on.
+            weights: of the engine's type or fp32; uint16 holds the bits of bfloat16 (`checkpoint_names.as_array`).
+            version: the version of these weights.
 
         Raises:
             ValueError: a name is unknown or missing, or a shape is wrong; nothing was loaded.
@@ -175,9 +173,9 @@ class Engine(Protocol):
         """
 
     def sleep(self, level: int) -> None:
-        """Frees the GPU's memory, with the prefix cache, for other users. A sleeping engine can only wake up.
+        """Frees the GPU's memory, the prefix cache included, for other users. A sleeping engine can only wake up.
 
-        `weight_version` is then `NO_WEIGHTS`, so that the learner's weights come, and wake it, in any case.
+        `weight_version` becomes `NO_WEIGHTS`, so the next push of weights does not skip this engine, and wakes it.
 
         Args:
             level: 1 keeps the weights in the CPU's memory, 2 drops them.
@@ -197,7 +195,7 @@ class TransferEngine(Engine, Protocol):
     """An engine that can take its weights from the learner's GPU (`EngineConfig.weight_transfer`)."""
 
     def begin_transfer(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Gets ready for weights of these names and shapes. Until `end_transfer` nothing may be sampled.
+        """Prepares for weights of these names and shapes. Until `end_transfer` nothing may be sampled.
 
         Raises:
             ValueError: a name is missing or unknown, or a shape is wrong; the engine goes on with its old weights.
@@ -205,7 +203,7 @@ class TransferEngine(Engine, Protocol):
         """
 
     def transfer_weights(self, method: str, arguments: dict[str, Any]) -> None:
-        """One step of the transfer: calls a method of that name of the engine's workers."""
+        """Makes one step of the transfer: calls the method of this name on the engine's workers."""
 
     def end_transfer(self, version: int) -> None:
-        """Ends the transfer; drops everything computed with the old weights."""
+        """Ends the transfer; drops all results of the old weights."""

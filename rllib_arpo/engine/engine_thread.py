@@ -1,4 +1,4 @@
-"""The one thread that may touch an engine."""
+"""Runs everything that touches an engine in one thread."""
 
 import queue
 import threading
@@ -13,8 +13,7 @@ CALL_TIMEOUT_S = 540.0
 class EngineThread(Executor):
     """Calls functions one after the other in a thread of its own.
 
-    The thread is a daemon: unlike those of `ThreadPoolExecutor`, an engine that hangs in it does not keep the process
-    from ending.
+    The thread is a daemon: unlike a `ThreadPoolExecutor`'s, it does not keep the process alive if an engine hangs.
     """
 
     def __init__(self) -> None:
@@ -37,7 +36,7 @@ class EngineThread(Executor):
         try:
             return future.result(timeout_s)
         except TimeoutError:
-            if future.done():  # The function itself raised it.
+            if future.done():  # The function itself raised the error.
                 raise
             raise TimeoutError(f"The engine has not finished {function.__name__} within {timeout_s:g} s.") from None
 

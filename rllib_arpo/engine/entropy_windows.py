@@ -1,4 +1,4 @@
-"""Entropies of the first tokens of running requests, measured in the process that computes the logits."""
+"""Measures the entropies of running requests' first tokens, in the process that computes the logits."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,8 +8,8 @@ import torch
 
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 
-#: Requests whose entropies are computed at a time. The limit bounds memory, since an engine's memory profile does not
-#: include this computation (three tensors of rows x V float32).
+#: How many requests' entropies are computed at a time. It bounds memory: an engine's memory profile does not include
+#: this computation (three tensors of rows x V float32).
 _ROWS_AT_ONCE = 64
 
 
@@ -19,7 +19,7 @@ class EntropyWindow:
 
     Attributes:
         temperature: > 0.
-        size: how many tokens, at most.
+        size: the largest number of tokens.
         estimator: a key of `ENTROPY_ESTIMATORS`.
     """
 
@@ -31,7 +31,7 @@ class EntropyWindow:
 def measure(rows: Iterable[tuple[int, EntropyWindow, int]], logits: torch.Tensor) -> torch.Tensor | None:
     """The entropy of the next token of every request whose window has room for it; does not wait for the device.
 
-    H = -sum_v p(v) ln p(v), p = softmax(logits / temperature); the window's estimator says which tokens the sum covers
+    H = -sum_v p(v) ln p(v), p = softmax(logits / temperature); the window's estimator decides over which tokens it sums
     (`core/entropy.py`).
 
     Args:
@@ -39,7 +39,7 @@ def measure(rows: Iterable[tuple[int, EntropyWindow, int]], logits: torch.Tensor
         logits: [rows, V] float32, before the temperature.
 
     Returns:
-        [rows] float32 nats on the logits' device, NaN in rows that are not measured; None: no row is.
+        [rows] float32 nats on the logits' device, NaN in rows that are not measured; None if no row is measured.
     """
     unfinished = [row for row in rows if 0 <= row[2] < row[1].size]
     if not unfinished:

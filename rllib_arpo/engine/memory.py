@@ -1,8 +1,8 @@
-"""The memory of an engine on its GPUs: pure arithmetic, each number with the product that it comes from.
+"""Computes the memory of an engine on its GPUs: pure arithmetic, in which each number comes with its product.
 
-An engine with a GPU of its own measures what it holds beside weights and KV cache, and takes the rest of its part for
-the cache. On a shared GPU that measurement would count its neighbours' memory (vLLM#55827, vLLM#56830). There the cache
-is what the arithmetic leaves.
+An engine with a GPU of its own measures its memory besides weights and KV cache, and the cache gets the rest of its
+part. On a shared GPU this measurement would count its neighbours' memory (vLLM#55827, vLLM#56830): there the cache gets
+what this arithmetic leaves.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from rllib_arpo.policy.model_shape import ModelShape
 
 #: Bytes of a logit while tokens are sampled.
 _FP32 = 4
-#: Arrays of all logits at that time: the model's, those in fp32, log-probs, probabilities, random numbers.
+#: How many arrays of all logits exist then: the model's, logits in fp32, log-probs, probabilities, random numbers.
 _LOGIT_ARRAYS = 5
-#: Numbers of a token that a layer holds at a time, in units of the hidden size (input, residual, queries, output), and
-#: of the intermediate size (gate, up, their product).
+#: How many numbers a layer holds per token, in units of the hidden size (input, residual, queries, output) and of the
+#: intermediate size (gate, up, their product).
 _HIDDEN, _INTERMEDIATE = 4, 3
-#: Bytes set aside for what no product gives: CUDA's context, libraries and graphs. `tests/gpu/test_engine.py` measures
-#: whether an engine stays within its part.
+#: Bytes set aside for CUDA's context, libraries and graphs, which we cannot compute. `tests/gpu/test_engine.py`
+#: measures whether an engine stays within its part.
 RESERVE = 2 << 30
-#: Bytes of a GPU from which on vLLM takes the larger of its batches (except on an A100), and the two sizes, in tokens
-#: and in sequences.
+#: vLLM takes its large batch on GPUs of at least this many bytes (except an A100), otherwise its small one; batches are
+#: in tokens and in sequences.
 _LARGE_GPU = 70 << 30
 _LARGE_BATCH, _SMALL_BATCH = (16384, 1024), (8192, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Bytes, and the arithmetic that gives them."""
+    """A number of bytes, and how it was computed."""
 
     name: str
     bytes: int
@@ -42,17 +42,18 @@ class EngineShape:
     """The sizes of the engines.
 
     Attributes:
-        weight_bytes, kv_bytes: of each weight, of each number in the KV cache.
+        weight_bytes, kv_bytes: bytes of a weight, and of a number in the KV cache.
         utilization: the engine's part of each of its GPUs.
-        number: of engines.
-        gpus: of each in a process of its own; a fraction shares one, 0 is the CPU.
-        in_learner: one of them is in the learner's process, on its GPU if it has one.
-        parallel: GPUs that share the weights and the KV cache of an engine.
+        number: the number of engines.
+        gpus: GPUs of an engine in a process of its own; a fraction means a shared GPU, 0 the CPU.
+        in_learner: whether one engine is in the learner's process, on the learner's GPU if there is one.
+        parallel: how many GPUs share the weights and the KV cache of an engine.
         kv_cache: bytes of the KV cache, if the configuration sets them; None: the rest of `utilization`.
-        sleeps: gives its memory to the learner during an update.
-        shares_gpu: with a learner or another engine; its KV cache is then computed (`engine_need`), not measured.
-        batched_tokens, sequences: of a step, at most; None: what vLLM takes on a GPU of this size.
-        evaluation: the engines of evaluation, if they have sizes of their own; others are among `number`.
+        sleeps: whether the engines give their memory to the learner during an update.
+        shares_gpu: whether a learner or another engine uses the same GPU; the KV cache is then computed
+            (`engine_need`), not measured.
+        batched_tokens, sequences: the limits of a step; None: vLLM's defaults on a GPU of this size.
+        evaluation: the engines of evaluation, if they have sizes of their own; otherwise `number` includes them.
     """
 
     weight_bytes: int
@@ -81,16 +82,16 @@ class EngineNeed:
     """The memory of an engine on each of its GPUs.
 
     Attributes:
-        total: weights and KV cache, and the engine's own values.
-        weights: its part of them.
-        own: its values of one step, and what CUDA takes, on a GPU that it shares; otherwise empty, and the engine takes
-            what it measures from the cache.
+        total: weights, KV cache and the engine's own values.
+        weights: the weights on one GPU.
+        own: on a shared GPU the values of one step and CUDA's memory; otherwise empty: the engine measures them and
+            takes them from the cache.
         cache: bytes that are left for the KV cache; negative if the rest is too large.
         token: one token's keys and values.
-        state: of a trajectory, of layers that have a recurrent state; of no bytes where no layer has one.
-        tokens: that the cache holds, at most.
-        trajectories: of the longest context that the cache holds, at most.
-        evaluation: the memory of an engine of evaluation that has sizes of its own.
+        state: the recurrent states of a trajectory; no bytes if no layer has one.
+        tokens: how many tokens the cache holds.
+        trajectories: how many trajectories of the greatest length the cache holds.
+        evaluation: the memory of an evaluation engine that has sizes of its own.
     """
 
     total: Term
@@ -128,7 +129,7 @@ def engine_need(model: ModelShape, engine: EngineShape, gpu_memory: int) -> Engi
 
 
 def own_terms(model: ModelShape, engine: EngineShape, gpu_memory: int) -> tuple[Term, ...]:
-    """What an engine holds beside weights and KV cache in its largest step."""
+    """The memory that an engine needs besides weights and KV cache in its largest step."""
     of_gpu = _LARGE_BATCH if gpu_memory >= _LARGE_GPU else _SMALL_BATCH
     tokens, sequences = engine.batched_tokens or of_gpu[0], engine.sequences or of_gpu[1]
     layer = _HIDDEN * model.hidden_size + _INTERMEDIATE * math.ceil(model.intermediate_size / engine.parallel)
@@ -151,20 +152,20 @@ def computed_kv_cache(model: ModelShape, engine: EngineShape, gpu_memory: int) -
     if need.trajectories < 1:
         rest = need.total.bytes - need.cache
         raise ValueError(
-            f"engine_kwargs['gpu_memory_utilization']={engine.utilization:g}: of {need.total.bytes:,} bytes the engine "
-            f"needs {rest:,} beside its KV cache, and a trajectory of {engine.context_tokens:,} tokens "
-            f"{engine.context_tokens * need.token.bytes + need.state.bytes:,}; `rllib-arpo doctor` has the sum."
+            f"engine_kwargs['gpu_memory_utilization']={engine.utilization:g}: the engine gets {need.total.bytes:,} "
+            f"bytes and needs {rest:,} besides its KV cache, in which a trajectory of {engine.context_tokens:,} tokens "
+            f"takes {engine.context_tokens * need.token.bytes + need.state.bytes:,}; `rllib-arpo doctor` shows the sum."
         )
     return need.cache
 
 
 def kv_cache_bytes(dtype: str, weight_bytes: int) -> int:
-    """Bytes of a number in the KV cache whose type has vLLM's name `dtype`."""
+    """Bytes of a number in a KV cache of the type that vLLM calls `dtype`."""
     return 1 if dtype.startswith("fp8") else weight_bytes
 
 
 def kv_token(model: ModelShape, engine: EngineShape) -> Term:
-    """One token's keys and values on each GPU; heads that are fewer than the GPUs are held several times."""
+    """One token's keys and values on each GPU; if there are more GPUs than heads, several hold the same head."""
     heads = math.ceil(model.kv_heads / engine.parallel)
     layers = (model.layers - model.state_layers, "layers")
     sizes = ((2, "keys and values"), layers, (heads, "heads"), (model.head_dim, "numbers"))

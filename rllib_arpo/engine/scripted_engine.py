@@ -1,4 +1,4 @@
-"""An engine without a model, for tests: it generates what a script states, or follows a random policy."""
+"""An engine without a model, for tests: it generates the tokens of a script, or of a random policy."""
 
 import hashlib
 from collections import Counter
@@ -57,7 +57,7 @@ class _Running:
 
     @property
     def num_tokens(self) -> int:
-        """Generated so far."""
+        """How many tokens it has generated."""
         return max(0, self.steps - self.reply.delay)
 
 
@@ -69,17 +69,17 @@ class ScriptedEngine:
     `engine_kwargs`:
         script: see `Script`; None: a `RandomPolicy`.
         vocab_size: V (default 256).
-        seed: of the random policy (default: the engine's).
-        end_token_id, end_probability, replies: of the random policy.
+        seed: the random policy's (default: the engine's).
+        end_token_id, end_probability, replies: see `RandomPolicy`.
         weight_names: if given, `update_weights` takes exactly these names.
-        fail_at_step: the step, counted from 1, that raises RuntimeError: the engine dies.
+        fail_at_step: the step, counted from 1, at which the engine dies with RuntimeError.
 
     Attributes:
         submitted: every request, in order.
         cancelled: the ids of the requests that were cancelled while they ran.
         weights: the last ones given to `update_weights`.
-        num_steps: how many steps were made.
-        sleeps: the levels of sleep, in order.
+        num_steps: the number of steps so far.
+        sleeps: the level of each `sleep`, in order.
         asleep: whether it sleeps now.
     """
 
@@ -122,10 +122,10 @@ class ScriptedEngine:
         self._running[request.request_id] = _Running(request, reply, entropies, log_probs)
 
     def step(self) -> list[EngineEvent]:
-        """One token for every running request, in order of submission."""
+        """Generates one token for every running request, in order of submission."""
         self.num_steps += 1
         if self.num_steps == self.fail_at_step:
-            raise RuntimeError(f"The scripted engine died at step {self.num_steps}, as told.")
+            raise RuntimeError(f"The scripted engine died at step {self.num_steps} (fail_at_step).")
         return [event for running in list(self._running.values()) for event in self._advance(running)]
 
     def has_unfinished(self) -> bool:
@@ -196,7 +196,7 @@ class ScriptedEngine:
         )
 
     def _remember(self, token_ids: Sequence[int]) -> int:
-        """Puts a sequence into the prefix cache; returns how many leading tokens of it were there."""
+        """Puts a sequence into the prefix cache; returns how many of its leading tokens the cache already had."""
         node, num_cached, new = self._cache, 0, False
         for token in token_ids:
             new = new or token not in node
@@ -209,14 +209,13 @@ class ScriptedEngine:
 class RandomPolicy:
     """A random language model: the logits after a prefix are drawn by a generator that the prefix seeds.
 
-    What a request generates is a pure function of its prefix, its temperature, its seed and the policy's seed, so it
-    does not depend on other requests. A request without a seed uses the number of earlier requests with its prefix
-    instead.
+    A request's tokens depend only on its prefix, its temperature, its seed and the policy's seed, not on other
+    requests. Instead of a missing seed, the number of earlier requests with the same prefix counts.
 
     Attributes:
-        vocab_size: V; all tokens are possible at every place.
+        vocab_size: V; all tokens are possible at every position.
         end_token_id: ends the request ("stop"); None: the last token of the vocabulary.
-        end_probability: at temperature 1, of the end token at every place.
+        end_probability: the end token's probability at every position, at temperature 1.
         replies: if given, a request generates one of these token sequences, and only the choice among them is random;
             their tokens keep the policy's entropies and log-probs.
         spread: standard deviation of the logits.
@@ -235,7 +234,7 @@ class RandomPolicy:
         script = None if self.replies is None else self.replies[int(chooser.integers(len(self.replies)))]
         prefix, token_ids, entropies, log_probs = list(request.prompt_token_ids), [], [], []
         for position in range(request.max_tokens if script is None else min(len(script), request.max_tokens)):
-            # At temperature 0 the log-probs are those at temperature 1.
+            # A greedy request reports log-probs at temperature 1.
             logits, temperature = self.logits(prefix), request.temperature or 1.0
             whole = _log_softmax(logits / temperature)
             sampled = reshaped_log_probs(logits, np.array(prefix), temperature, request.reshaping)
@@ -255,11 +254,11 @@ class RandomPolicy:
         return ScriptedReply(token_ids, entropies, log_probs, finish_reason="stop" if complete else "length")
 
     def log_probs(self, prefix: Sequence[int], temperature: float = 1.0) -> np.ndarray:
-        """[V] float64: of the token after `prefix`."""
+        """The log-probs of the token after `prefix`, [V] float64."""
         return _log_softmax(self.logits(prefix) / temperature)
 
     def logits(self, prefix: Sequence[int]) -> np.ndarray:
-        """[V] float64: of the token after `prefix`."""
+        """The logits of the token after `prefix`, [V] float64."""
         logits = self._generator(prefix).normal(0.0, self.spread, self.vocab_size)
         others = np.logaddexp.reduce(np.delete(logits, self._end))
         logits[self._end] = others + np.log(self.end_probability / (1 - self.end_probability))

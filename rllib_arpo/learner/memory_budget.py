@@ -1,9 +1,9 @@
-"""The memory that a learner needs on its device: pure arithmetic, each number with the product that it comes from.
+"""Computes the memory that a learner needs on its device: pure arithmetic, in which each number comes with its product.
 
 A learner that trains all weights holds 16 bytes a parameter: weights, gradients and Adam's two moments in fp32. FSDP2
 divides them among the learners, and assembles one layer after another to compute. Activations are those that autograd
-keeps of each layer (`kept_token_bytes`), or of one layer and the inputs of all. Not counted, because the code does not
-fix them: the gradients of one layer's values, CUDA's context, and memory that the allocator cannot use.
+keeps of all layers (`kept_token_bytes`), or of one layer and the inputs of all. The sum leaves out what the code does
+not determine: the gradients of one layer's values, CUDA's context, and memory that the allocator cannot use.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from rllib_arpo.engine.memory import Term, product
 from rllib_arpo.policy.model_shape import ModelShape
 
-#: Bytes of fp32: of trained weights, of gradients, of each of Adam's two moments, of activations and logits.
+#: Bytes of a number in fp32: of trained weights, gradients, each of Adam's two moments, activations and logits.
 _FP32 = 4
 _MOMENTS = 2 * _FP32
 #: The value of `gradient_checkpointing` that asks for `decide_checkpointing`.
@@ -24,20 +24,20 @@ _LOGIT_ARRAYS = 2
 
 @dataclass(frozen=True, slots=True)
 class LearnerShape:
-    """The way in which the learners hold the model.
+    """How the learners hold the model.
 
     Attributes:
-        tokens_per_pass: at most.
-        compute_bytes: of each number in the products of autocast, and of each weight of a LoRA's base.
+        tokens_per_pass: the limit of a pass.
+        compute_bytes: bytes of a number in autocast's products, and of a weight in a LoRA's base.
         head_chunk: tokens whose logits are held at a time.
-        number: of processes that learn, at least 1.
-        gpus: of each; a fraction shares one, 0 is the CPU.
-        sharded: each holds a part (FSDP2); otherwise all.
-        reference: a frozen model for the KL lies beside the trained one.
-        offload: Adam's moments are in the CPU's memory except during optimizer steps.
-        checkpointing: activations are computed again in the backward pass; None: not decided, counted as if they were.
-        compiled: torch.compile has made the layers, which then keep less.
-        remote: not in the run's main process.
+        number: the number of learners, at least 1.
+        gpus: GPUs of each learner; a fraction means a shared GPU, 0 the CPU.
+        sharded: whether each learner holds only a part of the model (FSDP2).
+        reference: whether a learner holds a frozen model for the KL beside the trained one.
+        offload: whether Adam's moments are in the CPU's memory except during optimizer steps.
+        checkpointing: whether the backward pass computes activations again; None: undecided, counted as True.
+        compiled: whether the layers are compiled; they then keep less.
+        remote: whether the learners have processes of their own.
     """
 
     tokens_per_pass: int
@@ -58,9 +58,9 @@ class LearnerNeed:
     """The memory of one learner.
 
     Attributes:
-        kept: held all the time.
-        passes: added by a forward and backward pass.
-        step: added by an optimizer step, after the passes; the gradients are in both.
+        kept: what it holds all the time.
+        passes: what a forward and backward pass adds.
+        step: what an optimizer step adds, after the passes; both include the gradients.
     """
 
     kept: tuple[Term, ...]
@@ -95,10 +95,10 @@ def learner_need(model: ModelShape, learner: LearnerShape) -> LearnerNeed:
 
 
 def activation_terms(model: ModelShape, learner: LearnerShape) -> list[Term]:
-    """What autograd keeps of the layers, and the weights that autocast has cast for them.
+    """The activations that autograd keeps of the layers, and the weights that autocast has cast for them.
 
-    With gradient checkpointing these are the inputs of all layers, in fp32, since autocast leaves the sums that layers
-    add to in the type of the weights; and the rest of one layer alone, when it is computed again.
+    With gradient checkpointing autograd keeps the inputs of all layers, and the rest of the one layer that is computed
+    again. The inputs are fp32: autocast leaves the sums to which layers add in the type of the weights.
     """
     tokens, layers, terms = (learner.tokens_per_pass, "tokens"), (model.layers, "layers"), []
     name = "activations of the layers"
@@ -115,28 +115,28 @@ def activation_terms(model: ModelShape, learner: LearnerShape) -> list[Term]:
 
 
 def kept_token_bytes(model: ModelShape, learner: LearnerShape) -> int:
-    """Bytes of one token that a layer keeps for its backward pass, as autograd keeps them of Llama's and Qwen's layers.
+    """How many bytes per token autograd keeps of one of Llama's or Qwen's layers for the backward pass.
 
-    `tests/learner/test_kept_activations.py` compares them with torch's. In units of the hidden size D, of the MLP's I
-    and of all heads' Q and K (queries; keys and values alike), with c and a bytes of a number in products and in
-    attention, a layer keeps
+    `tests/learner/test_kept_activations.py` compares them with torch's. D is the hidden size, I the MLP's, Q the size
+    of all heads' queries and K of their keys, or values; a number has c bytes in products and a in attention. A layer
+    keeps
 
     - of each of its two norms the input and the normalised input (4 D each), and one number;
-    - the inputs of products: of each by itself where autocast casts them (5 cD), otherwise of each norm's (2 cD);
-    - queries, keys, values and output of attention (2 aQ + 2 aK), its log-sum-exps, and the output once more where
-      the output product needs another type (cQ);
+    - the inputs of products: one per product if autocast casts them (5 cD), otherwise one per norm (2 cD);
+    - queries, keys, values and output of attention (2 aQ + 2 aK), its log-sum-exps, and the output once more if the
+      output product needs another type (cQ);
     - gate, up, the activated gate and the product of both (4 cI);
     - of each expert of a token the inputs of its two products (2 cD), from which rows are copied;
     - of norms of queries and keys their inputs in fp32 and normalised ((4 + c)(Q + K)), and one number of each head.
 
-    Compiled, it keeps the layer's input (4 D), the outputs of both norms and of attention (3 cD) and 3 cI instead, and
-    norms of queries and keys their inputs alone (c (Q + K)).
+    A compiled layer keeps its input (4 D), the outputs of both norms and of attention (3 cD) and 3 cI instead, and of
+    norms of queries and keys only their inputs (c (Q + K)).
     """
     size = learner.compute_bytes
     attention = size if learner.gpus else max(size, _FP32)
     hidden, queries, keys = model.hidden_size, model.heads * model.head_dim, model.kv_heads * model.head_dim
     kept = attention * 2 * (queries + keys) + _FP32 * (2 + model.heads)
-    # Of a mixture only the attention is compiled.
+    # In a mixture of experts only the attention is compiled.
     compiled = learner.compiled and not model.experts_per_token
     kept += size * (queries * (size != attention) + 2 * model.experts_per_token * hidden)
     if model.norms_heads:
@@ -148,20 +148,20 @@ def kept_token_bytes(model: ModelShape, learner: LearnerShape) -> int:
 
 
 def head_terms(model: ModelShape, learner: LearnerShape) -> list[Term]:
-    """Memory of the LM head in its backward pass, beside its inputs and outputs for each token."""
+    """Memory of the LM head in its backward pass, besides its inputs and outputs for each token."""
     weight = ((model.vocab_size, "words"), (model.hidden_size, "numbers"))
     trained = not model.adapter_parameters
     size, terms = learner.compute_bytes, []
     if trained and size < _FP32:
         terms.append(product("the LM head, cast", *weight, (size, "bytes")))
     if trained and not learner.sharded:
-        # It is then added to the gradients; those that FSDP2 assembles have it among them.
+        # It is then added to the gradients; FSDP2's assembled gradients include it.
         terms.append(product("gradient of the LM head", *weight, (_FP32, "bytes")))
     tokens = min(learner.head_chunk, learner.tokens_per_pass)
     logits = ((_LOGIT_ARRAYS, "arrays"), (tokens, "tokens"), (model.vocab_size, "logits"), (_FP32, "bytes"))
     chunk = [product("chunk of the LM head", *logits)]
     if trained and size < _FP32:
-        # The chunk's part of the head's gradient, when one array of logits is left; a CPU casts it before it adds it.
+        # The chunk's part of the head's gradient, when one array of logits is left; a CPU casts it before adding it.
         part = size if learner.gpus else size + _FP32
         held = f"{tokens:,} tokens x {size} bytes + {model.hidden_size:,} numbers x {part} bytes"
         total = model.vocab_size * (tokens * size + model.hidden_size * part)
@@ -170,7 +170,7 @@ def head_terms(model: ModelShape, learner: LearnerShape) -> list[Term]:
 
 
 def _assembled(model: ModelShape, learner: LearnerShape) -> list[Term]:
-    """The weights and gradients that FSDP2 assembles: the root's during a pass, those of layers in turn."""
+    """The weights and gradients that FSDP2 assembles: the root's during a pass, and each layer's in turn."""
     if not learner.sharded:
         return []
     root, layer = model.root_parameters, model.layer_parameters

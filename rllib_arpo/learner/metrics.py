@@ -1,9 +1,9 @@
-"""Learner metrics that are right for any number of learners, passes and optimizer steps; alarms on them.
+"""Computes learner metrics, right for any number of learners, passes and optimizer steps, and raises alarms on them.
 
 RLlib merges the results of several learners by averaging means, which is wrong for shards of different size. Here
 the learners sum numerators and denominators over passes, steps and ranks, and divide once; every rank then logs the
-same global value, which RLlib's averaging does not change. A guard raises an alarm where a metric shows that training
-goes wrong before the reward does.
+same global value, which RLlib's averaging does not change. A guard raises an alarm if a metric shows, earlier than the
+reward, that training goes wrong.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -43,7 +43,7 @@ class Total(StrEnum):
 
 
 class Totals:
-    """Running float64 sums, kept on the device, so that adding to them does not wait for it."""
+    """Running float64 sums on the device: adding to them does not wait for it."""
 
     def __init__(self, device: torch.device | str) -> None:
         self._sums = {name: torch.zeros((), dtype=torch.float64, device=device) for name in Total}
@@ -61,7 +61,7 @@ class Totals:
 
 
 def add_questions(totals: Totals, columns: dict[str, Any]) -> None:
-    """Adds the statistics of a shard that are known before the update: sizes, and whether rewards differ."""
+    """Adds what is known of a shard before the update: sizes, and whether rewards differ."""
     for computed, packed in zip(columns[LEAF_ADVANTAGES], columns[PACKED_TREES], strict=True):
         totals.add(Total.TOKENS_FLAT, flat_tokens(computed.tree, computed.layout))
         shared, mixed = shared_tokens(computed.tree, computed.layout, computed.advantages)
@@ -73,11 +73,11 @@ def add_questions(totals: Totals, columns: dict[str, Any]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What the metrics of an update are computed from.
+    """The numbers from which the metrics of an update are computed.
 
     Attributes:
-        sums: over all learners.
-        gradient_norms: of each optimizer step, before clipping.
+        sums: the totals over all learners.
+        gradient_norms: the norm before clipping in each optimizer step.
     """
 
     sums: Mapping[Total, float]
@@ -89,12 +89,12 @@ def total(name: Total) -> Callable[[Update], float]:
 
 
 def ratio(numerator: Total, denominator: Total) -> Callable[[Update], float | None]:
-    """None where the denominator is 0."""
+    """The ratio of two totals; None if the denominator is 0."""
     return lambda update: update.sums[numerator] / update.sums[denominator] if update.sums[denominator] else None
 
 
 def per_step(name: Total) -> Callable[[Update], float | None]:
-    """The mean over optimizer steps."""
+    """The mean of a total over optimizer steps."""
     return lambda update: update.sums[name] / len(update.gradient_norms) if update.gradient_norms else None
 
 
@@ -104,7 +104,7 @@ def _clip_fraction(update: Update) -> float | None:
     return update.sums[Total.CLIPPED_MASS] / (update.sums[Total.ADVANTAGE_MASS] or 1.0)
 
 
-#: A mean over no token or no step is left out.
+#: The result lacks a mean over no token or no step.
 UPDATE_METRICS: tuple[Metric[Update], ...] = (
     Metric("policy_loss", LEARNER, "mean over optimizer steps", per_step(Total.POLICY_LOSS)),
     Metric("total_loss", LEARNER, "the same, with KL and entropy bonus", per_step(Total.LOSS)),
@@ -113,7 +113,7 @@ UPDATE_METRICS: tuple[Metric[Update], ...] = (
     ),
     Metric("kl", LEARNER, "k3, to the reference model, per token", ratio(Total.KL, Total.KL_TOKENS)),
     Metric("entropy", LEARNER, "nats per token", ratio(Total.ENTROPY, Total.LOSS_TOKENS)),
-    Metric("ratio_mean", LEARNER, "of new to old probabilities, per token", ratio(Total.RATIO, Total.LOSS_TOKENS)),
+    Metric("ratio_mean", LEARNER, "new over old probability, mean over tokens", ratio(Total.RATIO, Total.LOSS_TOKENS)),
     Metric("clip_fraction", LEARNER, "share of the absolute advantage mass that clipping removed", _clip_fraction),
     Metric(
         "engine_logprob_gap",
@@ -121,29 +121,27 @@ UPDATE_METRICS: tuple[Metric[Update], ...] = (
         "mean of abs(learner - engine), nats per token",
         ratio(Total.ENGINE_GAP, Total.LOSS_TOKENS),
     ),
-    Metric("tokens_unique", LEARNER, "of one epoch, every token once", total(Total.TOKENS_UNIQUE)),
-    Metric("tokens_flat", LEARNER, "of one epoch, every trajectory by itself", total(Total.TOKENS_FLAT)),
-    Metric(
-        "tokens_computed", LEARNER, "of all passes forward and backward, in all epochs", total(Total.TOKENS_COMPUTED)
-    ),
+    Metric("tokens_unique", LEARNER, "tokens of one epoch, each once", total(Total.TOKENS_UNIQUE)),
+    Metric("tokens_flat", LEARNER, "the same, if no trajectories shared tokens", total(Total.TOKENS_FLAT)),
+    Metric("tokens_computed", LEARNER, "tokens of all training passes of all epochs", total(Total.TOKENS_COMPUTED)),
     Metric(
         "mixed_sign_share",
         LEARNER,
-        "of the generated tokens on several trajectories, the share on trajectories with advantages of both signs",
+        "share of the shared generated tokens whose trajectories have advantages of both signs",
         ratio(Total.TOKENS_MIXED, Total.TOKENS_SHARED),
     ),
     Metric("groups_without_signal", LEARNER, "questions with equal rewards", total(Total.GROUPS_WITHOUT_SIGNAL)),
     Metric(
         "num_questions_trained",
         LEARNER,
-        "questions of the steps, those without a signal included",
+        "questions in optimizer steps, also those without a signal",
         total(Total.QUESTIONS_TRAINED),
     ),
 )
 
 
 def update_metrics(sums: Mapping[Total, float], gradient_norms: Sequence[float]) -> dict[str, float]:
-    """Args: as the attributes of `Update`."""
+    """The values of `UPDATE_METRICS`; the arguments are `Update`'s attributes."""
     return measure(UPDATE_METRICS, Update(sums, gradient_norms))
 
 
@@ -158,8 +156,8 @@ class Guard:
     Attributes:
         metric: its name under `learners/default_policy/`.
         limit: the default; `guards={metric: limit}` sets another, None switches the guard off.
-        is_crossed: of (value, limit).
-        advice: its meaning, and what the user should look at.
+        is_crossed: `(value, limit)` -> whether it raises an alarm.
+        advice: what the alarm means, and what the user should look at.
     """
 
     metric: str
@@ -196,8 +194,8 @@ GUARDS = (
     ),
 )
 #: The default limits. Their reasons: the gap begins near 0.04 nats in bf16 (0.2 at a wrong temperature) and near 1e-5
-#: in fp32; an update of one step has ratio 1; a language model that still learns has an entropy above 0.05 nats; the
-#: mean losses here have gradients of the order of 1.
+#: in fp32; an update of one step has ratio 1; a language model that still learns has an entropy above 0.05 nats;
+#: gradients of these mean losses are of the order of 1.
 GUARD_LIMITS: dict[str, float | None] = {guard.metric: guard.limit for guard in GUARDS}
 
 
@@ -205,8 +203,8 @@ def alarms(metrics: Mapping[str, float], limits: Mapping[str, float | None]) -> 
     """Metric -> one sentence, for every guard whose limit is crossed.
 
     Args:
-        metrics: of one update; a metric that is missing (no token was trained on) raises no alarm.
-        limits: by metric, None for off; the defaults stand where one is missing.
+        metrics: of one update; a missing metric (no token was trained on) raises no alarm.
+        limits: by metric; None switches a guard off, and a missing metric keeps its default.
     """
     limits = GUARD_LIMITS | dict(limits)
     found = {}

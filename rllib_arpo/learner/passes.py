@@ -1,7 +1,7 @@
-"""From packed trees to the tensors of one forward and backward pass, with advantages that only the learner knows.
+"""Turns packed trees into the tensors of one forward and backward pass, with advantages that only the learner knows.
 
 A piece is a packed tree, or a part of a tree that is too large for a pass; it is never cut again. A pass is a few
-pieces side by side. Its advantages change by the KL and the entropies of its tokens.
+pieces side by side. The KL and the entropies of its tokens change its advantages.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Piece:
 
 
 def cut_into_pieces(packed_trees: Sequence[PackedTree], max_tokens: int) -> list[Piece]:
-    """All the pieces of all questions, in order; parts without a token to train on are left out.
+    """Cuts all questions into pieces, in order, and leaves out parts without a token to train on.
 
     Raises:
         ValueError: one trajectory alone is longer than `max_tokens`.
@@ -71,14 +71,14 @@ def has_advantage(piece: Piece) -> bool:
 
 
 def group_into_passes(pieces: Sequence[Piece], max_tokens: int) -> list[list[Piece]]:
-    """Consecutive pieces side by side, at most `max_tokens` tokens together."""
+    """Groups consecutive pieces into passes of at most `max_tokens` tokens."""
     return [[pieces[i] for i in group] for group in plan_passes([p.packed.num_tokens for p in pieces], max_tokens)]
 
 
 def idle_pass() -> list[Piece]:
     """The smallest pass, without loss. A learner makes such passes if other learners have more passes.
 
-    It has two tokens, since compiled attention would make a separate kernel for one.
+    It has two tokens, since compiled attention would make a separate kernel for a single token.
     """
     return [Piece(question=-1, packed=untrained_chain(2))]
 
@@ -103,7 +103,7 @@ def check_one_context(trees: Sequence[QuestionTree]) -> None:
         for trajectory in tree.trajectories:
             if any(turn.new_context for turn in trajectory.turns):
                 raise ValueError(
-                    "kl_in_reward=True needs trajectories of one conversation, and trajectory "
+                    "kl_in_reward=True needs trajectories of one conversation, but trajectory "
                     f"{trajectory.agent_id} of question {tree.question_id} has several."
                 )
 
@@ -115,10 +115,10 @@ def subtract_kl_to_go(batch: dict[str, Any], kl: Tensor, kl_coeff: float) -> dic
     advantage of token t is the normalised return `r - kl_coeff * sum of kl from t on`. The paper takes the mean and the
     standard deviation over the returns of all tokens of the batch; this function takes them over the rewards `r` alone
     and divides the KL by the same deviation. So reward and penalty keep the proportion that `kl_coeff` sets, and the
-    deviation is known before the first forward pass, which the KL is not in an update of a single step.
+    deviation is known before the first forward pass. An update of a single step does not know the KL by then.
 
     Args:
-        batch: the columns of a pass, in which one leaf passes each loss token, so that `a_pos + a_neg = W A`; and
+        batch: the columns of a pass in which each loss token belongs to one leaf (hence `a_pos + a_neg = W A`), and
             REWARD_SCALE, the number by which the rewards were divided (with `baseline="batch"` the batch's std + 1e-6,
             otherwise 1).
         kl: [K], k1 KL of the policy at the start of the update to the reference, without gradient.
@@ -128,7 +128,7 @@ def subtract_kl_to_go(batch: dict[str, Any], kl: Tensor, kl_coeff: float) -> dic
         the batch with new A_POS and A_NEG, [K].
 
     Raises:
-        ValueError: a generated token is shared by several trajectories.
+        ValueError: several trajectories share a generated token.
     """
     parent, end, loss_mask = (batch[name].cpu().numpy() for name in (PARENT, END, LOSS_MASK))
     kl_of_tokens = torch.zeros(len(loss_mask), dtype=torch.float64)
@@ -140,7 +140,7 @@ def subtract_kl_to_go(batch: dict[str, Any], kl: Tensor, kl_coeff: float) -> dic
 
 
 def multiply_by_entropy(batch: dict[str, Any], coeff: float) -> dict[str, Any]:
-    """AEPO's entropy-aware advantage: the batch with A_POS and A_NEG, [K], times each token's factor.
+    """AEPO's entropy-aware advantage: multiplies A_POS and A_NEG, [K], by each token's factor.
 
     Args:
         batch: the columns of a pass with BEHAVIOR_ENTROPIES, and ENTROPY_STATISTICS of the whole minibatch.

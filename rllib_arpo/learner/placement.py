@@ -1,4 +1,4 @@
-"""The GPUs that learners and engines share, and whether they have room there. Pure functions."""
+"""Computes which GPUs learners and engines share, and whether they have room there: pure functions."""
 
 import math
 from collections import Counter
@@ -9,14 +9,14 @@ from rllib_arpo.engine.memory import EngineNeed, EngineShape, engine_need
 from rllib_arpo.learner.memory_budget import LearnerNeed, LearnerShape, learner_need
 from rllib_arpo.policy.model_shape import ModelShape
 
-#: What to set for several learners that share GPUs with engines. By its sums Ray would put nine engines with smaller
-#: shares on a node of eight GPUs, where no GPU has room for the ninth, and would wait for it without end.
+#: What to set for several learners that share GPUs with engines. Ray adds up the shares on a node: it would put nine
+#: engines with smaller shares on eight GPUs, none of which has room for the ninth, and would wait for it forever.
 SHARES_OF_PAIRS = (
     "to share GPUs in pairs set num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env "
     "runners as learners"
 )
-#: The part of the memory that activations may fill up to: more than the budget's own spare, since a run that turns out
-#: not to fit ends, and one that computes its layers again is slower by a forward pass.
+#: Up to this part of the memory activations are kept. It spares more than the budget does, since a run that does not
+#: fit fails, whereas computing layers again only costs a forward pass.
 FILLED = 0.8
 #: Fractions of a GPU that differ by less are equal.
 _ROUNDING = 1e-6
@@ -24,9 +24,9 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """`number` GPUs that are used alike: each by so many learners, and by parts of so many engines; or the CPU.
+    """`number` GPUs with the same users, or the CPU: how many learners, and how many engines or parts of engines.
 
-    `evaluating` are engines of evaluation that have sizes of their own.
+    `evaluating` counts engines of evaluation that have sizes of their own.
     """
 
     number: int
@@ -36,7 +36,7 @@ class DeviceGroup:
 
 
 def place_on_gpus(shares: Iterable[float]) -> list[list[int]]:
-    """The numbers of the GPUs that Ray gives to each of these shares of GPUs on a node that has enough of them.
+    """The numbers of the GPUs that Ray assigns to each share, on a node that has enough of them.
 
     Ray serves the shares in their order. Each goes to the fullest GPU that still has room for it; a share of 2 or more
     takes whole GPUs.
@@ -57,10 +57,10 @@ def place_on_gpus(shares: Iterable[float]) -> list[list[int]]:
 
 
 def gpu_groups(learner: LearnerShape, engine: EngineShape) -> list[DeviceGroup]:
-    """The GPUs of a run, as Ray gives them out.
+    """The GPUs of a run, as Ray assigns them.
 
-    RLlib asks for the env runners' GPUs first, then for those of evaluation, then for the learners'. A learner in the
-    main process comes before all of them, and an engine in its process does not take a GPU of its own.
+    RLlib asks for the env runners' GPUs first, then for evaluation's, then for the learners'. A learner in the main
+    process comes before all of them, and an engine in its process does not take a GPU of its own.
     """
     wanted = [("engines", engine.gpus)] * engine.separate
     if engine.evaluation is not None:
@@ -78,7 +78,7 @@ def gpu_groups(learner: LearnerShape, engine: EngineShape) -> list[DeviceGroup]:
 
 
 def cpu_group(learner: LearnerShape, engine: EngineShape) -> DeviceGroup:
-    """The learners and engines of which none has a GPU; an engine is as many processes as `parallel` says."""
+    """The learners and engines without a GPU; an engine has `parallel` processes."""
     with_gpu = engine.gpus > 0 or (engine.in_learner and learner.gpus > 0)
     engines = 0 if with_gpu else engine.number * engine.parallel
     other = engine.evaluation
@@ -98,7 +98,7 @@ def needed_on(group: DeviceGroup, learner: LearnerNeed, engine: EngineNeed, slee
 
 
 def needed_in_update(group: DeviceGroup, learner: LearnerNeed, engine: EngineNeed, sleeps: bool) -> int:
-    """Bytes that the users of a group need at the same time in the update; engines that sleep need none."""
+    """Bytes that the users of a group need at the same time in the update; sleeping engines need none."""
     return group.learners * learner.peak + (0 if sleeps else _of_engines(group, engine))
 
 
@@ -123,7 +123,7 @@ class Decision:
 
 
 def decide_checkpointing(model: ModelShape, learner: LearnerShape, engine: EngineShape, memory: int) -> Decision:
-    """Whether learners compute their layers again in the backward pass: only where activations would not fit.
+    """Whether learners compute their layers again in the backward pass: only if activations would not fit.
 
     Args:
         memory: bytes of each GPU that a learner uses, or of its machine if it has none. The learner shares it with

@@ -1,4 +1,4 @@
-"""The sizes of a run's learners and engines, and what `gradient_checkpointing="auto"` means for them."""
+"""Reads the sizes of learners and engines from a run's configuration; decides `gradient_checkpointing="auto"`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def learner_shape(config: AlgorithmConfig) -> LearnerShape:
-    """The learners, on machines that can compile if `learner_compile="auto"` asks for it."""
+    """The learners' sizes; with `learner_compile="auto"` it assumes that machines with GPUs can compile."""
     number, gpus = max(config.num_learners, 1), float(config.num_gpus_per_learner)
     return LearnerShape(
         number=number,
@@ -40,7 +40,7 @@ def learner_shape(config: AlgorithmConfig) -> LearnerShape:
 
 
 def engine_shape(config: AlgorithmConfig) -> EngineShape:
-    """The engines, with those of evaluation; engines of another kind than vLLM are not counted."""
+    """The engines' sizes, evaluation's included; it counts only engines of vLLM."""
     engine = _engines(config)
     evaluation = config.get_evaluation_config_object() if config.evaluation_num_env_runners else None
     if evaluation is None:
@@ -77,7 +77,7 @@ def _engines(config: AlgorithmConfig) -> EngineShape:
 
 
 def decide_here(config: AlgorithmConfig, device: torch.device, compiled: bool) -> Decision:
-    """The decision for a learner of this process; `compiled`: its layers are."""
+    """The decision for a learner in this process; `compiled` says whether its layers are compiled."""
     from ray._common.utils import get_system_memory
 
     memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else get_system_memory()

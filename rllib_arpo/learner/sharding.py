@@ -1,4 +1,4 @@
-"""Replicas and shards: each learner of a group holds the whole model, or a part; explicit collectives join gradients.
+"""Splits or copies the model among a group's learners, and sums their gradients in explicit collectives.
 
 DDP's hooks would average over ranks, start a reduction in every backward pass, and hang if a rank has no question in a
 minibatch. Here each rank sums the gradients of its own passes, and one sum over the ranks follows. It is not a mean:
@@ -42,7 +42,7 @@ def own_gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
 
 
 def gather_names(names: list[str], distributed: bool) -> list[str]:
-    """The names of all ranks, in rank order, so that all ranks raise or none; otherwise some would wait for ever."""
+    """The names of all ranks, in rank order: all ranks then raise, or none; otherwise some would wait forever."""
     if not distributed:
         return names
     gathered: list[list[str]] = [[] for _ in range(dist.get_world_size())]
@@ -53,10 +53,10 @@ def gather_names(names: list[str], distributed: bool) -> list[str]:
 class Replicas:
     """Every learner has the whole model; one explicit all-reduce per optimizer step.
 
-    Each learner has its own object of this class, or of a subclass that holds the model in another way.
+    Each learner has its own object of this class or of a subclass.
     """
 
-    #: Whether a learner holds only a part of the state, so that all learners must take part to assemble it.
+    #: Whether a learner holds only a part of the state; to assemble it, all learners must take part.
     holds_part = False
 
     def __init__(self, device: torch.device, distributed: bool):
@@ -75,7 +75,7 @@ class Replicas:
     def reduce_gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         """This learner's part of the gradients of `parameters` after all passes, summed over the learners.
 
-        A parameter without a gradient, as on a learner without a question, has gradient 0.
+        A parameter without a gradient, for example on a learner without a question, has gradient 0.
         """
         gradients = own_gradients(parameters)
         if self._distributed:
@@ -92,8 +92,8 @@ class FSDP2(Replicas):
     """`fully_shard` splits parameters, gradients and optimizer state among the learners.
 
     FSDP2 assembles a decoder layer when it computes, and sums and splits its gradients right after its backward pass.
-    The root holds the embedding, the last norm and the head. Weights travel and gradients are summed in the type of the
-    master weights, fp32 (fp64 for fp64): the update equals that of `Replicas` up to the order of sums.
+    The root holds the embedding, the last norm and the head. It sends weights and sums gradients in the type of the
+    master weights, fp32 (fp64 for fp64): the update equals `Replicas`' update up to the order of sums.
 
     Each forward and backward pass has collectives, so all learners must make the same number of passes.
     """
@@ -105,8 +105,7 @@ class FSDP2(Replicas):
         from torch.distributed.device_mesh import init_device_mesh
 
         if self._device.type == "cuda":
-            # Otherwise the mesh would take the GPU of the local rank; but a Ray actor sees only its own GPU, as number
-            # 0.
+            # Otherwise the mesh would take the GPU of the local rank; but a Ray actor sees only its own GPU, number 0.
             torch.cuda.init()
             torch.cuda.set_device(self._device)
         return init_device_mesh(self._device.type, (dist.get_world_size(),))

@@ -28,8 +28,9 @@ class Minibatch:
 
     Attributes:
         questions: indices into the episodes of the `QuestionBatch` that holds the minibatch. A shard may have none.
-        denominator: the loss is divided by it; over the questions of all shards, 0 if no trajectory counts.
-        entropies: of the unique generated tokens of all shards, if advantages depend on them.
+        denominator: the number by which the loss is divided; a sum over all shards, 0 if no trajectory counts.
+        entropies: the statistics of the unique generated tokens' entropies over all shards, if advantages depend on
+            them.
     """
 
     questions: tuple[int, ...]
@@ -44,10 +45,10 @@ class QuestionBatch(TrainingData):
     Attributes:
         minibatches: the optimizer steps, epoch after epoch. Every question is in exactly one minibatch per epoch; the
             last minibatch of an epoch may be smaller, none is dropped.
-        statistics: of the rewards, for baselines over the whole batch.
+        statistics: mean and deviation of the rewards, for baselines over the whole batch.
         num_tokens: [Q] unique tokens of each question, the work that `shard` balances.
-        has_signal: whether the rewards that a baseline compares (of a question, of the batch) differ anywhere, after
-            the overlong penalty; that of `core/figures.py` is before it.
+        has_signal: whether any rewards differ that the baseline compares (of a question, of the batch), including the
+            overlong penalty, which `core.figures.has_signal` ignores.
     """
 
     minibatches: tuple[Minibatch, ...] = ()
@@ -61,7 +62,7 @@ class QuestionBatch(TrainingData):
 
         Args:
             episodes: Q >= 1 episodes, one per question.
-            seed: of the order of the questions, if `shuffle_batch_per_epoch` is set; one per update.
+            seed: seeds the order of the questions if `shuffle_batch_per_epoch` is set; one per update.
 
         Raises:
             ValueError: advantages depend on entropies that were not recorded.
@@ -97,9 +98,8 @@ class QuestionBatch(TrainingData):
     ) -> list[tuple[QuestionBatch, dict[str, Any]]]:
         """Distributes whole questions over `num_shards` learners; RLlib's interface.
 
-        Every shard has all the minibatches, with its own questions of them. A question stays on one learner for the
-        whole update. Within each minibatch the largest questions are placed first, each on the learner with the least
-        work.
+        Every shard has all the minibatches, but only its own questions. A question stays on one learner for the whole
+        update. Within each minibatch the largest questions are placed first, each on the learner with the least work.
         """
         owner = self._owners(num_shards)
         return [(self._shard(rank, owner), {}) for rank in range(num_shards)]
@@ -136,7 +136,7 @@ class QuestionBatch(TrainingData):
 
 
 def _epoch_orders(num_questions: int, num_epochs: int, seed: int | None) -> list[list[int]]:
-    """The order of the questions per epoch; without a seed the given order."""
+    """The order of the questions in each epoch; without a seed, the given order."""
     if seed is None:
         return [list(range(num_questions))] * num_epochs
     return [np.random.default_rng([seed, epoch]).permutation(num_questions).tolist() for epoch in range(num_epochs)]

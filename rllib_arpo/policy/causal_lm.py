@@ -1,6 +1,6 @@
 """Loads a Hugging Face causal LM for training on packed trees, or says in one sentence why that would be wrong.
 
-Autocast leaves the grouped products of a mixture's experts out; here they are made in its type.
+Autocast does not cover the grouped products of a mixture's experts; this module makes them in autocast's type.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ AUTOCAST_EXPERTS = "rllib_arpo_autocast"
 
 
 def experts_implementation(dtype: torch.dtype) -> str:
-    """The way in which experts with weights of `dtype` are computed, as transformers names it after this call."""
+    """Registers how experts with weights of `dtype` are computed; returns transformers' name for it."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(AUTOCAST_EXPERTS, autocast_experts_forward)
-    # torch has no grouped products in fp64: transformers' loop over the experts.
+    # torch has no grouped products in fp64; "eager" is transformers' loop over the experts.
     return "eager" if dtype == torch.float64 else AUTOCAST_EXPERTS
 
 
 def autocast_experts_forward(experts: nn.Module, hidden_states: Tensor, index: Tensor, weights: Tensor) -> Tensor:
     """[T, D] hidden states of tokens and their K experts and weights, [T, K] each -> [T, D].
 
-    torch's autocast leaves grouped products out: with fp32 weights they would be made in fp32, slower and unlike the
-    engine's.
+    torch's autocast does not cover grouped products: with fp32 weights they would be fp32, slower than the engine's
+    and different from them.
     """
     from transformers.integrations.moe import grouped_mm_experts_forward
 
@@ -48,7 +48,7 @@ def autocast_experts_forward(experts: nn.Module, hidden_states: Tensor, index: T
 
 
 class _Cast:
-    """A module as its function sees it, with parameters of another type."""
+    """Stands for a module, with its parameters cast to another type."""
 
     def __init__(self, module: Any, dtype: torch.dtype):
         self._module = module
@@ -70,20 +70,20 @@ _LOGIT_KEYS = {
 _ATTENTION_KEYS = ("attn_logit_softcapping", "attention_chunk_size", "alibi")
 #: Configuration keys of mixtures of experts.
 _EXPERT_KEYS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
-#: `model_type` of the mixtures whose weights were seen to reach vLLM: it takes a layer's experts as one tensor, as
-#: transformers holds them. Other families name or orient them in other ways.
+#: `model_type` of the mixtures whose weights we saw reach vLLM: like transformers, it holds a layer's experts in one
+#: tensor. Other families name or orient them differently.
 _MIXTURES = ("qwen3_moe", "qwen3_next", "qwen3_5_moe_text")
 #: `model_type` of the models whose layers with a state follow trees (`attention/states.py`).
 _MODELS_WITH_STATES = ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text")
 #: Kinds of layers that tree passes compute.
 _LAYER_TYPES = (FULL, SLIDING, RECURRENT) = ("full_attention", "sliding_attention", "linear_attention")
 
-#: The self-check's prompt: with layers that have a state, longer than a chunk of the rule (64 tokens).
+#: The length of the self-check's prompt; with recurrent states it is longer than a chunk of the rule (64 tokens).
 _CHECK_PROMPT, _CHECK_PROMPT_OF_STATES = 3, 70
-#: The self-check's sliding window, shorter than its paths.
+#: The self-check's sliding window is shorter than its paths.
 _CHECK_WINDOW = 3
 #: Largest difference of fp32 log-probs between the tree pass and the model's own forward pass, nats. Rounding alone
-#: gives up to 4e-3 on unlikely tokens (SmolLM2, one thread); a token that attends to a wrong one gives far more.
+#: gives up to 4e-3 on unlikely tokens (SmolLM2, one thread); attending to a single wrong token gives far more.
 _CHECK_TOLERANCE = 2e-2
 
 
@@ -92,7 +92,7 @@ def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedMod
 
     Args:
         model_name_or_path: a Hugging Face id or folder.
-        dtype: of the weights.
+        dtype: the weights' type.
 
     Raises:
         ValueError: the model cannot be loaded, is not a causal LM, or cannot be trained exactly on packed trees.
@@ -115,9 +115,9 @@ def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedMod
 
 
 def round_weights(model: PreTrainedModel, dtype: torch.dtype) -> None:
-    """Converts the weights of a frozen model to `dtype`; it then computes as autocast does with wider weights.
+    """Converts the weights of a frozen model to `dtype`; it then computes the same as autocast with wider weights.
 
-    Buffers, such as the frequencies of rotary positions, and the sums that layers add to stay in the model's type.
+    Buffers, such as the frequencies of rotary positions, and residual sums stay in the model's type.
     """
     wide = model.dtype
     for parameter in model.parameters():
@@ -170,7 +170,7 @@ def _title(config: PretrainedConfig) -> str:
 
 
 def _switch_off_dropout(config: PretrainedConfig) -> None:
-    """Log-probs must be those of the policy that sampled, which had no dropout."""
+    """Sets dropout to 0: log-probs must be those of the sampling policy, which had none."""
     for key, value in config.to_dict().items():
         if ("dropout" in key or key.endswith("_pdrop")) and isinstance(value, float):
             setattr(config, key, 0.0)

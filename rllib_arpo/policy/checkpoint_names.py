@@ -1,4 +1,4 @@
-"""The weights that a Hugging Face checkpoint must hold; an engine checks them before it changes its own weights."""
+"""Lists the weights that a Hugging Face checkpoint must hold; engines check new weights before they load them."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def check_shapes(
 
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
-    """An array that shares the memory of a tensor on the CPU; of bfloat16, which NumPy lacks, the bits, as uint16."""
+    """An array that shares the memory of a CPU tensor; bfloat16, which NumPy lacks, becomes its bits as uint16."""
     import torch
 
     return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
 
 
 def as_tensors(arrays: Mapping[str, np.ndarray]) -> list[tuple[str, torch.Tensor]]:
-    """Tensors that share the memory of arrays from `as_array`; only to be read, since Ray's arrays are not writable."""
+    """Read-only tensors that share the memory of arrays from `as_array`: Ray's arrays are not writable."""
     import torch
 
     with warnings.catch_warnings():

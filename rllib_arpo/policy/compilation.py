@@ -1,4 +1,4 @@
-"""What this machine computes fast: the number format, and whether `torch.compile` compiles the model."""
+"""Finds out how this machine computes fast: in which number format, and whether `torch.compile` works."""
 
 import logging
 import os
@@ -21,8 +21,8 @@ def fast_dtype() -> str:
 
 #: The values of `learner_compile`; "layers" compiles the decoder layers and the LM head.
 LEARNER_COMPILE = AUTO, LAYERS, NONE = "auto", "layers", "none"
-#: Device type -> the variable that names its compiler, and what is looked for without it: inductor compiles C++ for
-#: the CPU; for CUDA Triton compiles the C that starts its kernels.
+#: Device type -> the variable that names its compiler, and the compilers that are searched for without it: inductor
+#: compiles C++ for the CPU; for CUDA Triton compiles the C that starts its kernels.
 _COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang"))}
 
 logger = logging.getLogger("rllib_arpo")
@@ -32,7 +32,7 @@ def compiles(choice: str, device_type: str) -> bool:
     """Whether the learner compiles the model; "auto": on CUDA, if the machine can compile.
 
     Raises:
-        ValueError: the machine lacks what compilation needs, and the choice is "layers".
+        ValueError: the choice is "layers", but the machine cannot compile.
     """
     if choice == NONE or (choice == AUTO and device_type != "cuda"):
         return False
@@ -46,7 +46,7 @@ def compiles(choice: str, device_type: str) -> bool:
 
 
 def missing_for_compilation(device_type: str) -> str | None:
-    """What torch.compile would miss on this machine, in words; None if nothing is missing."""
+    """Names what torch.compile lacks on this machine; None if nothing is missing."""
     variable, names = _COMPILERS[device_type]
     given = os.environ.get(variable)
     if not any(shutil.which(name) for name in ([given] if given else names)):

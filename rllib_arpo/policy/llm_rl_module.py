@@ -43,7 +43,7 @@ _NO_WEIGHTS = "weights_are_in_safetensors"
 
 
 class LLMRLModule(TorchRLModule):
-    """Log-probs and entropies of the loss tokens of a packed pass.
+    """Computes log-probs and entropies of the loss tokens of a packed pass.
 
     Keys of `model_config`:
         model_name_or_path: a Hugging Face id or folder.
@@ -51,16 +51,16 @@ class LLMRLModule(TorchRLModule):
             (fp64 for "float64"), and autocast applies lower types; the frozen base of a LoRA has this type.
         temperature: the sampling temperature, > 0.
         gradient_checkpointing: computes each layer again in the backward pass; "auto": only after
-            `checkpoint_layers()`, which the learner calls if its memory asks for it.
+            `checkpoint_layers()`, which the learner calls if it lacks memory.
         tree_attention: the kernel, a key of `TREE_KERNELS`; "auto" (or missing): the fastest that runs.
-        lora: None trains all weights; keywords of `peft.LoraConfig` train a LoRA adapter alone.
+        lora: None trains all weights; keywords of `peft.LoraConfig` train only a LoRA adapter.
 
     With `inference_only` it holds no weights: an engine with its own copy samples the trajectories.
     The spaces are ignored: observations and actions are token ids of any length.
 
     Attributes:
         causal_lm: the model; None with `inference_only`.
-        scorer: its forward pass of training; all computation goes through it.
+        scorer: the forward pass of training; all computation goes through it.
     """
 
     @override(TorchRLModule)
@@ -82,7 +82,7 @@ class LLMRLModule(TorchRLModule):
         self.scorer = TreeScorer(self.causal_lm, dtype, settings.get("tree_attention", "auto"))
 
     def checkpoint_layers(self) -> None:
-        """From now on the backward pass computes each layer again."""
+        """Makes the backward pass compute each layer again from now on."""
         self.causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
     @override(TorchRLModule)
@@ -93,7 +93,7 @@ class LLMRLModule(TorchRLModule):
 
         Args:
             batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, `LOSS_MASK`, [T] each, of one or more packed trees. No
-                first token of a prompt is in the loss, since nothing precedes it (`pack_tree` sees to that).
+                first token of a prompt is in the loss, since nothing precedes it (`pack_tree` ensures it).
             with_entropy: False leaves `ENTROPY` out.
 
         Returns:
@@ -137,7 +137,7 @@ class LLMRLModule(TorchRLModule):
         return self.scorer(chain, positions[1:], temperature=1.0, with_entropy=False)[0].float().cpu().numpy()
 
     def trained_weights(self) -> dict[str, torch.Tensor]:
-        """The tensors of the state, tied ones twice: all weights by Hugging Face name, or the adapter's by PEFT's."""
+        """The state's tensors, tied ones twice: all weights by Hugging Face name, or the adapter's by PEFT's name."""
         return self.causal_lm.state_dict(keep_vars=True) if self._adapter is None else self._adapter.tensors()
 
     def check_parameters(self) -> None:
@@ -162,7 +162,7 @@ class LLMRLModule(TorchRLModule):
         the others get nothing (`whole_array`).
 
         Args:
-            dtype: to which the weights are cast; those of another type are copies. None: their own type.
+            dtype: the type to which weights are cast; cast weights are copies. None: their own type.
         """
         weights = self.trained_weights()
         distinct = {id(weight): weight for weight in weights.values()}
@@ -178,9 +178,9 @@ class LLMRLModule(TorchRLModule):
         inference_only: bool = False,
         **kwargs: Any,
     ) -> dict[str, np.ndarray]:
-        """All weights, fp32 (fp64 for dtype "float64"), under their Hugging Face names; of a LoRA the adapter's alone.
+        """All weights, fp32 (fp64 for dtype "float64"), by Hugging Face name; with a LoRA, only the adapter's.
 
-        A tied `lm_head.weight` is included: engines need it. The arrays are copies: a later update leaves them alone.
+        A tied `lm_head.weight` is included: engines need it. The arrays are copies, which no later update changes.
         An `inference_only` module has an empty state. The argument `inference_only` has no effect, since an engine
         needs all weights.
         """
@@ -200,14 +200,14 @@ class LLMRLModule(TorchRLModule):
         filesystem: FileSystem | None = None,
         use_msgpack: bool = False,
     ) -> str:
-        """Like RLlib's, but only the folder "huggingface" or, for a LoRA, "adapter" holds the weights.
+        """Saves like RLlib's method, but only the folder "huggingface" or, for a LoRA, "adapter" holds the weights.
 
-        `AutoModelForCausalLM` reads the one, `PeftModel.from_pretrained(base, folder)` the other.
+        `AutoModelForCausalLM` reads the first, `PeftModel.from_pretrained(base, folder)` the second.
         """
         weights = state or self.get_state()
         if path is not None:
             path, filesystem = resolve(path, filesystem)
-        # Given an empty state, RLlib would ask for the whole one.
+        # Given an empty state, RLlib would save the whole state.
         saved = super().save_to_path(path, state={_NO_WEIGHTS: True}, filesystem=filesystem, use_msgpack=use_msgpack)
         if weights:
             name = self.model_config["model_name_or_path"]
@@ -251,6 +251,6 @@ class BaseModel:
 
     @torch.no_grad()
     def forward_train(self, batch: dict[str, Any], **kwargs: Any) -> dict[str, torch.Tensor]:
-        """As `LLMRLModule.forward_train`, frozen."""
+        """`LLMRLModule.forward_train` without the adapter and without gradients."""
         with self._adapter.disabled():
             return self._module.forward_train(batch, **kwargs)

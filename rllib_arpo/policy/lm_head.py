@@ -1,4 +1,4 @@
-"""Log-probs and entropies from hidden states, without ever holding the logits of all tokens.
+"""Computes log-probs and entropies from hidden states, without ever holding the logits of all tokens.
 
 With z = (W h + b) / T, p = softmax(z), l = ln p, H = -sum_v p_v l_v and target y:
 
@@ -7,9 +7,9 @@ With z = (W h + b) / T, p = softmax(z), l = ln p, H = -sum_v p_v l_v and target 
 Forward and backward go through the tokens in chunks; the backward pass computes a chunk's logits again. Between the
 two, only the normaliser and the entropy of each token are kept.
 
-Eagerly each operation on a chunk reads and writes the whole array of logits in fp32: 18 times forward, 15 times
-backward. Compiled, the logits stay in the type of the products; they are read three times forward (twice without
-entropies), and read and replaced once backward.
+Eager operations read and write a chunk's whole array of logits in fp32: 18 times forward, 15 times backward. Compiled
+code leaves the logits in the type of the products; it reads them three times forward (twice without entropies), and
+reads and replaces them once backward.
 """
 
 from collections.abc import Callable
@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 
-#: How many graphs of a function a process may compile. Lengths, entropies, types and temperatures multiply, and torch's
-#: own limit of 8 would end the run.
+#: How many graphs of a function a process may compile: one for each combination of length, entropies, type and
+#: temperature. torch's own limit of 8 would end the run.
 _MAX_GRAPHS = 64
 
 
@@ -66,10 +66,10 @@ def logit_gradients(
     Args:
         normaliser, grad_log_probs: [k].
         of_entropy: the entropies and their gradients, [k] each; None if the loss does not use the entropies.
-        with_bias: whether the gradient of the bias is asked for.
+        with_bias: whether to return the gradient of the bias.
 
     Returns:
-        [k, V] in the type of `hidden`, and its sum over the tokens, [V] in that of `normaliser`, or None.
+        [k, V] in the type of `hidden`, and its sum over the tokens, [V] in the type of `normaliser`, or None.
     """
     log_softmax = _logits(hidden, weight, bias, inverse_temperature, normaliser.dtype).sub_(normaliser[:, None])
     coefficients = grad_log_probs[:, None]
@@ -92,8 +92,8 @@ def _logits(
 ) -> torch.Tensor:
     """[k, D] -> [k, V] logits at the sampling temperature, a fresh array in `sum_dtype`.
 
-    On CPU W h^T is faster than h W^T: by a third for k = 128, since the large matrix is not repacked for the product.
-    But compiled sums are faster along rows.
+    On CPU W h^T is faster than h W^T, by a third for k = 128, since the large matrix is not repacked for the product.
+    Compiled sums, however, are faster along rows.
     """
     if hidden.device.type == "cpu" and not torch.compiler.is_compiling():
         logits = (weight @ hidden.t() if bias is None else torch.addmm(bias[:, None], weight, hidden.t())).t()
@@ -106,7 +106,7 @@ def _add_at(grad: torch.Tensor, targets: torch.Tensor, values: torch.Tensor) -> 
     """Adds values[k] to grad[k, targets[k]], in place if nothing is compiled."""
     if not torch.compiler.is_compiling():
         return grad.scatter_add_(1, targets[:, None], values[:, None])
-    # A scatter would be a kernel of its own, and so would all that follows it.
+    # A scatter would be a kernel of its own, and so would everything after it.
     words = torch.arange(grad.shape[1], device=grad.device)
     return torch.where(words == targets[:, None], grad + values[:, None], grad)
 
@@ -131,7 +131,7 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-#: Device type -> tokens per chunk. A GPU wants larger products than the cache of a CPU holds.
+#: Device type -> tokens per chunk. A GPU needs larger products than the cache of a CPU holds.
 CHUNK_SIZES = {"cpu": 128, "cuda": 1024}
 
 
@@ -148,7 +148,7 @@ def chunked_log_probs(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probs of `targets` and entropies of the whole distribution.
 
-    The matrix products run in the autocast dtype, if autocast is on; everything after them in fp32 (fp64 for fp64
+    The matrix products run in the autocast dtype if autocast is on, and everything after them in fp32 (fp64 for fp64
     inputs).
 
     Args:
@@ -157,10 +157,10 @@ def chunked_log_probs(
         weight: [V, D] of the LM head.
         bias: [V] of the LM head.
         temperature: the sampling temperature T > 0.
-        chunk_size: tokens per chunk; at most two [chunk_size, V] fp32 arrays are held at a time. None: that of the
-            device, of `CHUNK_SIZES`.
+        chunk_size: tokens per chunk; at most two [chunk_size, V] fp32 arrays are held at a time. None: the device's
+            entry in `CHUNK_SIZES`.
         with_entropy: False skips the entropies and returns None for them.
-        functions: the arithmetic of a chunk, as it is or compiled.
+        functions: the arithmetic of a chunk, eager or compiled.
 
     Returns:
         ([K] log-probs, [K] entropies in nats), fp32 (fp64 for fp64 inputs), both differentiable once with respect to
@@ -252,7 +252,7 @@ def _chunks(length: int, chunk_size: int) -> list[slice]:
 def _cast(
     weight: torch.Tensor, bias: torch.Tensor | None, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    # Detached, so that a head that is not trained needs no other compiled function.
+    # Detached: a frozen head then needs no other compiled function.
     return weight.detach().to(dtype), None if bias is None else bias.detach().to(dtype)
 
 

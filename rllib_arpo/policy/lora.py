@@ -1,4 +1,4 @@
-"""The LoRA adapter of a causal LM: attached for training, sent alone to env runners, merged there for engines."""
+"""The LoRA adapter of a causal LM: the learner trains and sends only this, and env runners merge it for engines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WEIGHTS_FILE = "adapter_model.safetensors"
 
 
 def lora_config(lora: Mapping[str, Any]) -> LoraConfig:
-    """The configuration that `language_model(lora=...)` means.
+    """Makes PEFT's configuration from `language_model(lora=...)`.
 
     Raises:
         ImportError: PEFT is not installed.
@@ -44,8 +44,8 @@ def lora_config(lora: Mapping[str, Any]) -> LoraConfig:
 class Adapter:
     """A LoRA adapter in the linear layers of `model`, which stays the same object and computes with it.
 
-    The model's own weights are frozen and never change. The adapter's names are those of PEFT's files
-    ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"). Its weights are fp32 at least.
+    The model's own weights are frozen and never change. The adapter's weights are fp32 at least, and have the names of
+    PEFT's files ("base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight").
     """
 
     def __init__(self, model: PreTrainedModel, lora: Mapping[str, Any]):
@@ -73,7 +73,7 @@ class Adapter:
         ends = (model.get_input_embeddings(), model.get_output_embeddings())
         for name, layer in self._layers.items():
             if layer in ends or not isinstance(layer, Linear):
-                raise ValueError(f"lora: adapts {name!r}, and only linear layers before the LM head are supported.")
+                raise ValueError(f"lora: adapts {name!r}, but only linear layers before the LM head are supported.")
             # Autocast does the necessary casts; PEFT's own cast would keep one more copy of every layer's input.
             layer.cast_input_dtype_enabled = False
 
@@ -88,7 +88,7 @@ class Adapter:
     def disabled(self) -> Iterator[None]:
         """Within this context the model computes without the adapter."""
         self._peft.base_model.disable_adapter_layers()
-        # PEFT also freezes an adapter that it disables, and FSDP2 relies on what it finds in the first forward pass.
+        # PEFT also freezes an adapter that it disables, but FSDP2 relies on what it finds in the first forward pass.
         for tensor in self.tensors().values():
             tensor.requires_grad_(True)
         try:
@@ -113,8 +113,8 @@ class Adapter:
     def merged(self) -> dict[str, torch.Tensor]:
         """All weights of the model with the adapter in them, W + scale B A, by Hugging Face name; fp32 at least.
 
-        Every call computes them from W, so that rounding errors do not accumulate. Tied weights are one tensor; a
-        weight without an adapter may be the model's own memory.
+        Every call computes them from W, so rounding errors do not accumulate. Tied weights are one tensor; a weight
+        without an adapter may be the model's own memory.
         """
         adapter = {id(tensor) for tensor in self.tensors().values()}
         results: dict[str, torch.Tensor] = {}
@@ -131,7 +131,7 @@ class Adapter:
         return results
 
     def save(self, folder: Path, arrays: Mapping[str, np.ndarray]) -> None:
-        """Writes an adapter of this kind with these weights as `PeftModel.from_pretrained(base, folder)` reads it."""
+        """Writes `arrays` as an adapter of this kind, for `PeftModel.from_pretrained(base, folder)` to read."""
         from safetensors.torch import save_file
 
         config = copy(self._peft.peft_config[_ADAPTER])
@@ -152,9 +152,9 @@ class MergedWeights:
     """Makes whole models from adapters: holds the base weights, which it loads at the first call.
 
     Args:
-        model_name_or_path: of the base.
+        model_name_or_path: the base model.
         lora: the configuration of the adapters.
-        dtype: of the base; it must be the learner's compute dtype, so that both compute with the same weights.
+        dtype: the base's type; it must be the learner's compute dtype, so that both compute with the same weights.
     """
 
     def __init__(self, model_name_or_path: str, lora: Mapping[str, Any], dtype: str):
@@ -169,10 +169,10 @@ class MergedWeights:
         return Adapter(model, lora)
 
     def __call__(self, adapter: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """Adapter arrays -> all weights under their Hugging Face names, to be read only; tied ones are one array.
+        """Adapter arrays -> all weights by Hugging Face name, which callers may only read; tied ones are one array.
 
         Raises:
-            ValueError: these are not the weights of such an adapter.
+            ValueError: the arrays are not the weights of such an adapter.
         """
         self._adapter.load(adapter)
         merged = self._adapter.merged()

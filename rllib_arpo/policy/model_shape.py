@@ -1,4 +1,4 @@
-"""The sizes of a causal language model, from which budgets of memory are computed."""
+"""Reads the sizes of a causal language model, from which memory budgets are computed."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class ModelShape:
     """The sizes of a causal language model.
 
     Attributes:
-        parameters: all of the model without an adapter; tied ones count once.
-        layer_parameters: of the largest decoder layer.
-        root_parameters: outside of the decoder layers: embedding, last norm, head.
-        intermediate_size: of a layer's MLP; of a mixture, of all experts of a token together.
-        experts_per_token: of a mixture; 0: the model is not one.
-        norms_heads: queries and keys pass a norm of their own (Qwen3).
-        adapter_parameters: those of a LoRA, which are then trained alone; 0: all weights are trained.
+        parameters: all parameters without an adapter; tied ones count once.
+        layer_parameters: those of the largest decoder layer.
+        root_parameters: those outside of the decoder layers: embedding, last norm, head.
+        intermediate_size: the size of a layer's MLP; in a mixture, of all experts of a token together.
+        experts_per_token: how many experts of a mixture a token uses; 0: the model is not a mixture.
+        norms_heads: whether queries and keys have norms of their own (Qwen3).
+        adapter_parameters: those of a LoRA, the only trained ones; 0: all weights are trained.
         state_layers: how many layers have a recurrent state in place of keys and values.
-        state_size: the numbers of a trajectory's state in one of them.
+        state_size: how many numbers a trajectory's state has in one of these layers.
     """
 
     parameters: int
@@ -88,7 +88,7 @@ def _state_size(config: PretrainedConfig) -> int:
 
 
 def _intermediate_size(config: PretrainedConfig, layer: nn.Module) -> int:
-    # Families have other names for this key, such as OPT's `ffn_dim`; the widest matrix of a layer is the MLP's.
+    # Some families name this key differently (OPT: `ffn_dim`); the widest matrix of a layer is the MLP's.
     size: int = getattr(config, "intermediate_size", None) or max(max(weight.shape) for weight in layer.parameters())
     # Some layers of a mixture may have no experts.
     return max(size, config.num_experts_per_tok * config.moe_intermediate_size) if num_experts(config) else size

@@ -1,4 +1,4 @@
-"""Weights as Hugging Face and PEFT read them: a model's folder, that of a module's checkpoint, the export of one."""
+"""Writes models and checkpoints in the formats of Hugging Face and PEFT, reads them, and exports checkpoints."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def write_model(
 
     Args:
         folder: created if it does not exist.
-        weights: all of them by Hugging Face name, tied ones included; they are read only.
+        weights: all of them by Hugging Face name, tied ones included; they are not changed.
         model_name_or_path: the model from which training started.
-        dtype: of the files ("bfloat16"); None: that of `weights`.
+        dtype: the files' type ("bfloat16"); None: the type of `weights`.
 
     Raises:
         ValueError: `folder` cannot be made.
@@ -49,10 +49,10 @@ def write_model(
 
 
 def make_folder(folder: str | Path) -> None:
-    """Makes a folder for a model, before anything is loaded; `save_pretrained` only logs that there is a file.
+    """Makes a folder for a model, before anything is loaded; `save_pretrained` would only log that it is a file.
 
     Raises:
-        ValueError: it cannot be made.
+        ValueError: the folder cannot be made.
     """
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def make_folder(folder: str | Path) -> None:
 
 
 def _write(folder: str | Path, model: PreTrainedModel, model_name_or_path: str | Path, dtype: str | None) -> None:
-    """Writes a model, and beside it the generation configuration and the tokenizer of `model_name_or_path`."""
+    """Writes a model, and with it the generation configuration and the tokenizer of `model_name_or_path`."""
     from transformers import AutoTokenizer, GenerationConfig
 
     if dtype is not None:
@@ -77,7 +77,7 @@ def _write(folder: str | Path, model: PreTrainedModel, model_name_or_path: str |
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_name_or_path)
     except (OSError, ValueError) as error:  # An environment of token ids needs none.
-        logger.warning("%s has no tokenizer (%s), nor has %s.", model_name_or_path, first_line(error), folder)
+        logger.warning("%s has no tokenizer (%s), so %s has none.", model_name_or_path, first_line(error), folder)
     else:
         tokenizer.save_pretrained(folder)
 
@@ -94,10 +94,10 @@ def export_model(checkpoint: str | Path, folder: str | Path, dtype: str | None =
     Args:
         checkpoint: the folder of an algorithm's checkpoint, on this machine.
         folder: created if it does not exist.
-        dtype: of the weights in it ("bfloat16"); None: as trained, float32.
+        dtype: the type of the written weights ("bfloat16"); None: as trained, float32.
 
     Raises:
-        ValueError: a file of the checkpoint is missing, or is not the one that was saved; or `folder` cannot be made.
+        ValueError: a file of the checkpoint is missing or differs from the saved one, or `folder` cannot be made.
     """
     from transformers import AutoModelForCausalLM
 
@@ -116,7 +116,7 @@ def export_model(checkpoint: str | Path, folder: str | Path, dtype: str | None =
     _write(folder, model, source, dtype)
 
 
-#: Folders in a module's checkpoint: of all weights, or of a LoRA adapter.
+#: Folders in a module's checkpoint, for all weights and for a LoRA adapter.
 HUGGINGFACE, ADAPTER = "huggingface", "adapter"
 
 
@@ -139,7 +139,7 @@ def save_weights(
     model_name_or_path: str,
     adapter: Adapter | None,
 ) -> None:
-    """Writes the state of a module into the folder `path`: all weights, or those of its adapter."""
+    """Writes the state of a module into the folder `path`: all weights, or its adapter's."""
     name = HUGGINGFACE if adapter is None else ADAPTER
     with _local_copy(f"{path}/{name}", filesystem, write=True) as folder:
         if adapter is None:
@@ -154,7 +154,7 @@ def load_weights(
     """The state of a module that `save_weights` wrote.
 
     Raises:
-        FileNotFoundError: the checkpoint has no weights, or is of the other kind.
+        FileNotFoundError: the checkpoint lacks the weights of a whole model, or of an adapter if one is given.
     """
     from transformers import AutoModelForCausalLM
 

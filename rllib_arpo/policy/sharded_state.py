@@ -19,7 +19,7 @@ def whole_array(tensor: Tensor, dtype: torch.dtype | None = None) -> np.ndarray 
     If the tensor is split, all learners must call this function; the first gets the array, the others None.
 
     Args:
-        dtype: to which the tensor is cast on its device, before anything travels; None: its own.
+        dtype: the type to which the tensor is cast on its device, before anything travels; None: its own.
     """
     is_split = isinstance(tensor, DTensor)
     whole = _whole(tensor, dtype)
@@ -27,9 +27,9 @@ def whole_array(tensor: Tensor, dtype: torch.dtype | None = None) -> np.ndarray 
 
 
 def whole_tensors(tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
-    """The whole tensors on their devices, by name, each when its turn comes.
+    """The whole tensors on their devices, by name, one after the other.
 
-    If they are split, all learners must go through all of them.
+    If the tensors are split, all learners must iterate over all of them.
 
     Args:
         dtype: see `whole_array`.
@@ -44,9 +44,9 @@ def _whole(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 
 def returns_whole(norm: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
-    """A norm of gradients that may be split, as RLlib computes it, whole: its metrics cannot average DTensors.
+    """Makes RLlib's norm of gradients return a whole tensor: RLlib's metrics cannot average DTensors.
 
-    If they are split, all learners must call it.
+    If the gradients are split, all learners must call the norm.
     """
 
     def whole_norm(*args: Any, **kwargs: Any) -> Tensor | None:
@@ -85,10 +85,10 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
 
 
 def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Loads the result of `optimizer_state`, even from learners that held the state in another way.
+    """Loads the result of `optimizer_state`, even from learners that split the state differently.
 
-    The settings (learning rate, betas, weight decay) stay those of the optimizer, which the configuration has set; the
-    rate of a schedule is the caller's.
+    The optimizer keeps its settings (learning rate, betas, weight decay), which come from the configuration; the caller
+    sets the rate of a schedule.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 

@@ -1,4 +1,4 @@
-"""The forward pass of training, from the tokens of a pass to their log-probs, as one torch module."""
+"""Computes the log-probs of a pass's tokens: the forward pass of training, as one torch module."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class TreeScorer(nn.Module):
 
     Args:
         causal_lm: the model; its own forward is never called.
-        dtype: of the matrix products; autocast makes those of fewer than 32 bits.
+        dtype: the type of the matrix products; autocast makes products of fewer than 32 bits.
         tree_attention: the kernel, a key of `TREE_KERNELS`; "auto": the fastest that runs.
     """
 
@@ -39,9 +39,9 @@ class TreeScorer(nn.Module):
         self.compiles_layers = False
 
     def compile_parts(self, choice: str, device_type: str) -> None:
-        """Has head and layers compiled, if `learner_compile` asks for it, at their first use on this type of device.
+        """Has torch compile head and layers at their first use, if `learner_compile` wants it on this type of device.
 
-        Of a layer with experts only the attention is compiled: their products of groups would make many graphs of it.
+        Of a layer with experts only the attention is compiled: grouped products would split it into many graphs.
 
         Raises:
             ValueError: the machine cannot compile.
@@ -69,7 +69,7 @@ class TreeScorer(nn.Module):
             batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, [T] each.
             rows: [K] indices into them; none is the first token of a prompt.
             temperature: > 0.
-            with_entropy: False computes no entropies, and gives None for them.
+            with_entropy: False computes no entropies, and returns None for them.
 
         Returns:
             log-probs and entropies (nats), [K] each, fp32 or fp64.
@@ -79,7 +79,7 @@ class TreeScorer(nn.Module):
         device_type, autocast = head.weight.device.type, self._dtype.itemsize < 4
         dtype = attention_dtype(self._dtype, device_type)
         plan = plan_pass(batch[END], dtype, self._tree_attention, self._layer_kinds)
-        # Each weight is used once in a pass. A cache would keep its copy until the end, of all layers under FSDP2.
+        # Each weight is used once in a pass. Autocast's cache would keep its copy until the end, even under FSDP2.
         lower = self._dtype if autocast else None
         with torch.autocast(device_type, lower, enabled=autocast, cache_enabled=False):
             hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], plan)

@@ -14,15 +14,15 @@ from rllib_arpo.envs.forkable_env import StepInfo
 
 @dataclass(slots=True)
 class Agent:
-    """A trajectory, which grows turn by turn; the fields that `Trajectory` has as well mean the same.
+    """A trajectory that grows turn by turn; fields that `Trajectory` also has mean the same there.
 
     Attributes:
         context: the tokens that the model reads before its next turn.
-        num_prompt_tokens: how many of them, the first, are the prompt.
-        initial_entropies: of the root's first tokens, nats; None until they are known.
+        num_prompt_tokens: how many of the first tokens in `context` are the prompt.
+        initial_entropies: the entropies of the root's first tokens, nats; None until they are known.
         decisions: number of turns on the path above a node -> the decision at the node.
         num_children: forks that began on its own turns.
-        stop: how it ended; None while it goes on.
+        stop: how it ended; None while it continues.
     """
 
     agent_id: str
@@ -46,7 +46,7 @@ class Agent:
         return self.stop is not None and self.stop.stop_reason not in MASKED_STOP_REASONS
 
     def path(self, num_turns: int | None = None) -> list[Turn]:
-        """The turns from the prompt, those of ancestors included: all, or the first `num_turns`."""
+        """All turns from the prompt, inherited ones included, or the first `num_turns` of them."""
         inherited = [] if self.parent is None else self.parent.path(self.num_inherited_turns)
         return (inherited + self.turns)[:num_turns]
 
@@ -65,14 +65,14 @@ class Agent:
         return count
 
     def stop_at_deadline(self, reward: float | None, agents: Iterable[Agent]) -> None:
-        """[6] masks an unfinished trajectory, or pays its last turn the reward set for this case.
+        """[6] masks an unfinished trajectory, or gives its last turn the reward set for this case.
 
-        A trajectory without a turn of its own is always masked: the reward would fall on its ancestors' tokens. So is
-        one whose last turn a fork that counts has inherited: the fork would be paid as well. So is a fork whose first
-        turn was not answered, since the environment has not said yet that it is what its parent was.
+        It always masks a trajectory without a turn of its own, since its ancestors' tokens would get the reward; one
+        whose last turn a fork that counts has inherited, since the fork would get the reward as well; and a fork whose
+        first turn was not answered, since the environment has not yet confirmed that it equals its parent.
 
         Args:
-            agents: of the question; its forks have been stopped before.
+            agents: all agents of the question; this one's forks have been stopped before.
         """
         if self.stop is not None:
             return

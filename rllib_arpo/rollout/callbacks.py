@@ -1,4 +1,4 @@
-"""RLlib's callbacks on an env runner, and what they log."""
+"""Calls RLlib's callbacks on an env runner, and keeps the metrics that they log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class RunnerCallbacks:
     """Calls the user's callbacks. Questions end in the rollout thread, so a lock guards the logged metrics.
 
-    Every method raises `ContractError`, which ends the run, where a callback raises or logs under a name of ARPO's.
+    Every method raises `ContractError`, which ends the run, if a callback raises or logs under one of ARPO's names.
     """
 
     def __init__(self, runner: EnvRunner, own_purpose: Purpose):
@@ -37,7 +37,7 @@ class RunnerCallbacks:
         self._call("on_environment_created", purpose, env=env, env_context=context)
 
     def episode_ended(self, question: SampledQuestion, env: ForkableMultiAgentEnv, env_index: int) -> None:
-        """Called before `env`, the place `env_index` of its pool, is given the next question."""
+        """Call it before `env`, number `env_index` of its pool, gets the next question."""
         self._call(
             "on_episode_end",
             question.ref.purpose,
@@ -49,7 +49,7 @@ class RunnerCallbacks:
         question.episode.take_edits("A callback, on_episode_end,")
 
     def sampled(self, questions: Sequence[SampledQuestion]) -> None:
-        """Calls `on_sample_end` with the questions that are handed over at once, by purpose."""
+        """Calls `on_sample_end` with these questions, once per purpose."""
         for purpose in Purpose:
             if episodes := [question.episode for question in questions if question.ref.purpose == purpose]:
                 self._call("on_sample_end", purpose, samples=episodes)

@@ -16,13 +16,13 @@ from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.faults import ANSWER_TIMEOUT_S, Failure, end_env_runner, restart_env_runner
-from rllib_arpo.rollout.messages import Purpose, QuestionRef, Reply, SampledQuestion, SamplingConditions
+from rllib_arpo.rollout.messages import Purpose, QuestionRef, RunnerAnswer, SampledQuestion, SamplingConditions
 
 logger = logging.getLogger("rllib_arpo")
 
 #: Failures without a finished question after which an env runner is given up; if none is left, the run ends.
 MAX_FAILURES_IN_A_ROW = 3
-#: Times that a question may raise before it is given up.
+#: How often a question may raise before it is given up.
 MAX_RAISES = 3
 #: A question that was in flight during this many failures of env runners may be the cause: it is asked alone.
 MAX_LOSSES = 2
@@ -33,7 +33,7 @@ HANG_SLACK_S = 300.0
 #: An env runner answers the driver at once when a question has ended, and otherwise after this many seconds: the
 #: longest time for which it keeps another call waiting.
 POLL_S = 2.0
-#: The same while sampling goes on during updates, where the next weights are such a call.
+#: The same if env runners sample during updates: the next weights come with such a call.
 POLL_DURING_UPDATE_S = 0.5
 #: Seconds within which engines must fall asleep.
 SLEEP_TIMEOUT_S = 600.0
@@ -49,7 +49,7 @@ class DispatchSettings:
         num_envs: the environments that an env runner has for each purpose: it gets as many questions at a time.
         question_deadline_s: the longest deadline of any question.
         restore_timeout_s: how long to wait for an env runner while none is healthy.
-        overlaps: whether the env runners sample on while the learner updates.
+        overlaps: whether the env runners go on sampling while the learner updates.
     """
 
     num_envs: Mapping[Purpose, int]
@@ -59,7 +59,7 @@ class DispatchSettings:
 
     @classmethod
     def from_configs(cls, config: AlgorithmConfig, evaluation_config: AlgorithmConfig | None) -> DispatchSettings:
-        """Args: `config` of this group's env runners; `evaluation_config` of evaluation questions, if there are any."""
+        """`config` is for this group's env runners, `evaluation_config` for evaluation questions, if there are any."""
         configs = {Purpose.TRAINING: config, Purpose.EVALUATION: evaluation_config or config}
         return cls(
             num_envs={purpose: c.num_envs_per_env_runner for purpose, c in configs.items()},
@@ -77,7 +77,7 @@ class _AskedQuestion:
         num_raised: how often it raised.
         num_lost: how often an env runner failed with it in flight, or forgot it.
         lost_alone: env runners above suspicion that failed while they had only this question.
-        result: what was sampled, if it was.
+        result: the sampled question, if it was sampled.
         cause: why the question was given up, if it was.
     """
 
@@ -108,7 +108,7 @@ class _Runner:
 
     Attributes:
         in_flight: the questions that it has.
-        call: the call that it has not answered; it has at most one.
+        call: its unanswered call; it has at most one.
         called_at: when that call was made.
         heard_at: when it last finished a question, or got its first ones, or `collect` began.
         num_failures: failures since it last finished a question.
@@ -138,7 +138,7 @@ class _Runner:
 
 
 class QuestionDispatcher:
-    """Distributes questions over the healthy env runners of a group; asks again those that a failed one loses.
+    """Distributes questions over the healthy env runners of a group; if one fails, asks its questions again.
 
     A question that is lost repeatedly becomes a suspect: it is asked alone, and given up if two env runners fail with
     it that never failed without it. The dispatcher works while `collect` waits; between two calls the env runners
@@ -157,14 +157,14 @@ class QuestionDispatcher:
         self._runners: defaultdict[int, _Runner] = defaultdict(_Runner)
         #: All questions that were asked and not collected yet.
         self._asked: dict[QuestionRef, _AskedQuestion] = {}
-        #: Those that no env runner has, in the order in which they are handed out, and those that must be asked alone.
+        #: Questions that no env runner has, in the order in which they are handed out, and suspects, to be asked alone.
         self._waiting: deque[_AskedQuestion] = deque()
         self._suspects: deque[_AskedQuestion] = deque()
         self._missing: dict[QuestionRef, str] = {}
         self._metrics: dict[Purpose, list[dict[str, Any]]] = {purpose: [] for purpose in Purpose}
 
     def ask(self, refs: Sequence[QuestionRef]) -> None:
-        """Queues questions; those for evaluation go before all that are waiting."""
+        """Queues questions; evaluation's questions go before all waiting ones."""
         new = [_AskedQuestion(ref) for ref in refs]
         self._asked |= {question.ref: question for question in new}
         first = [question for question in new if question.ref.purpose == Purpose.EVALUATION]
@@ -174,10 +174,10 @@ class QuestionDispatcher:
     def collect(self, refs: Sequence[QuestionRef], conditions: SamplingConditions) -> list[SampledQuestion]:
         """Waits for these questions, which were asked before, and returns them in their order.
 
-        Leaves out those that were given up; `take_missing` returns them.
+        Leaves out questions that were given up; `take_missing` returns them.
 
         Args:
-            conditions: of questions that are handed out meanwhile.
+            conditions: for the questions that are handed out meanwhile.
 
         Raises:
             DataError: bad data; not retried.
@@ -194,7 +194,7 @@ class QuestionDispatcher:
         return [q.result for q in questions if q.result is not None]
 
     def num_questions(self, purpose: Purpose, limit: int) -> int:
-        """`limit`, or the number of questions that the env runners' task has when it has fewer.
+        """`limit`, or the number of questions in the env runners' task if that is smaller.
 
         Raises:
             DataError: the environments of this purpose cannot be made.
@@ -211,7 +211,7 @@ class QuestionDispatcher:
         """Makes the engines free their memory on a GPU that they share with the learner; the next weights wake them.
 
         Raises:
-            RuntimeError: an engine cannot.
+            RuntimeError: an engine cannot sleep.
         """
         errors = self._group.foreach_env_runner(
             lambda runner: runner.sleep(level), local_env_runner=self._is_local(), timeout_seconds=SLEEP_TIMEOUT_S
@@ -220,7 +220,7 @@ class QuestionDispatcher:
             raise RuntimeError(" ".join(error.message for error in found))
 
     def take_missing(self) -> dict[QuestionRef, str]:
-        """Questions that `collect` left out, since they were given up -> the cause."""
+        """The questions that `collect` left out, and why each was given up."""
         missing, self._missing = self._missing, {}
         return missing
 
@@ -231,7 +231,7 @@ class QuestionDispatcher:
 
     def drop_all(self) -> None:
         """Forgets every question that was asked but not collected; the env runners drop them."""
-        # Not by the method's name: `foreach_env_runner` would then never call it on the local env runner.
+        # Given the method's name, `foreach_env_runner` would never call the local env runner.
         self._group.foreach_env_runner(
             lambda runner: runner.drop_questions(), local_env_runner=self._is_local(), timeout_seconds=ANSWER_TIMEOUT_S
         )
@@ -242,7 +242,7 @@ class QuestionDispatcher:
             container.clear()
 
     def _exchange(self, conditions: SamplingConditions) -> None:
-        """Hands new questions to the env runners that can be called, and takes in the answers of all."""
+        """Hands new questions to the env runners that can be called, and processes all answers."""
         answers = self._answers(self._share_out(), conditions)
         causes = [cause for answer in answers if (cause := self._receive(*answer))]
         for cause in causes:
@@ -251,7 +251,7 @@ class QuestionDispatcher:
             self._wait_for_env_runners(causes[-1] if causes else "no env runner is healthy")
 
     def _share_out(self) -> dict[int, list[QuestionRef]]:
-        """Env runner -> its new questions, for env runners that can be called now and have any question."""
+        """Env runner -> its new questions, for env runners that can be called now and have questions."""
         healthy = [LOCAL] if self._is_local() else self._group.healthy_env_runner_ids()
         for number in self._runners.keys() - set(healthy):
             self._forget(self._runners[number])
@@ -264,8 +264,7 @@ class QuestionDispatcher:
         runners = {number: runner for number, runner in runners.items() if runner.suspect is None}
         while self._waiting and runners:
             purpose = self._waiting[0].ref.purpose
-            # Wait for the env runner with the fewest questions; otherwise the one that happens to be free would get all
-            # of them.
+            # Wait for the env runner with the fewest questions; otherwise one that happens to be free would get all.
             number = min(runners, key=lambda n: (runners[n].load(purpose), n not in shares))
             if number not in shares or runners[number].load(purpose) >= self._room(purpose):
                 break
@@ -285,7 +284,7 @@ class QuestionDispatcher:
         """Calls these env runners and waits until at least one called env runner has answered.
 
         Returns:
-            (env runner, Reply, Failure or exception) of those that have answered.
+            (env runner, RunnerAnswer, Failure or exception) for each env runner that has answered.
         """
         timeout_s = POLL_DURING_UPDATE_S if self._settings.overlaps else POLL_S
         if self._is_local():
@@ -308,14 +307,14 @@ class QuestionDispatcher:
             self._runners[number].call = None
         return answers
 
-    def _receive(self, number: int, outcome: Reply | Failure | Exception) -> str | None:
-        """Takes an env runner's answer; returns what failed, if anything did."""
+    def _receive(self, number: int, outcome: RunnerAnswer | Failure | Exception) -> str | None:
+        """Processes an env runner's answer; returns the cause if the env runner failed."""
         if isinstance(outcome, Failure):
             if not outcome.retry or self._is_local():
                 _raise(outcome)
             return self._lose(number, f"{outcome.message}\n{outcome.traceback}", restart=True)
         if isinstance(outcome, Exception):
-            # Ray restarts an actor whose process has died by itself.
+            # Ray itself restarts an actor whose process has died.
             gone = isinstance(outcome, ray.exceptions.RayActorError)
             return self._lose(number, f"{'it died: ' if gone else ''}{outcome}", restart=not gone)
         for purpose, metrics in outcome.metrics.items():
@@ -340,7 +339,7 @@ class QuestionDispatcher:
         return None
 
     def _put_back(self, questions: Sequence[_AskedQuestion]) -> None:
-        """Queues lost questions before all others; those that were lost repeatedly will be asked alone."""
+        """Queues lost questions before all others; repeatedly lost ones will be asked alone."""
         for question in questions:
             question.num_lost += 1
         self._waiting.extendleft(reversed([question for question in questions if not question.is_suspect]))
@@ -414,7 +413,7 @@ class QuestionDispatcher:
 
 
 def _best_for(suspect: _AskedQuestion, runners: dict[int, _Runner]) -> set[int]:
-    """Those with the fewest failures, among env runners that have not failed with it alone if there are such."""
+    """The env runners with the fewest failures; if possible, those that have not yet failed with this suspect alone."""
     new = {number: runner for number, runner in runners.items() if number not in suspect.lost_alone} or runners
     fewest = min(runner.num_failures for runner in new.values())
     return {number for number, runner in new.items() if runner.num_failures == fewest}
@@ -432,7 +431,7 @@ def _raise(failure: Failure) -> NoReturn:
     raise kind(failure.message) from RuntimeError(failure.traceback)
 
 
-def _outcome(call: ray.ObjectRef) -> Reply | Failure | Exception:
+def _outcome(call: ray.ObjectRef) -> RunnerAnswer | Failure | Exception:
     try:
         return ray.get(call)
     except ray.exceptions.RayError as error:

@@ -13,7 +13,7 @@ import numpy as np
 from rllib_arpo.engine.engine import Engine, EngineEvent, EntropyReady, Finished, GenerationRequest
 
 #: Seconds after which a step (or the loading of weights, which may precede it) counts as hung. It is less than the
-#: usual deadline of a question, which would make a hung engine look like slow tools.
+#: usual deadline of a question: at the deadline a hung engine would look like slow tools.
 STEP_TIMEOUT_S = 300.0
 
 
@@ -42,7 +42,7 @@ class EngineLoop:
     """
 
     def __init__(self, engine: Engine, executor: Executor):
-        """Args: `executor` has the one thread that may touch `engine`."""
+        """`executor` has the one thread that may touch `engine`."""
         self._engine = engine
         self._executor = executor
         self._pending: dict[str, _Pending] = {}
@@ -65,9 +65,9 @@ class EngineLoop:
         """Generates one turn. Cancelling the coroutine cancels the request.
 
         Raises:
-            ValueError: the engine refuses this request, which says nothing about the others.
+            ValueError: the engine refuses this request; others go on.
             EngineFailureError: the engine raised, or did not finish a step in time; it then counts as dead.
-            Exception: the error that `on_entropies` raised; it does not concern other requests either.
+            Exception: the error that `on_entropies` raised; other requests go on.
         """
         future: asyncio.Future[Finished] = asyncio.get_running_loop().create_future()
         self._pending[request.request_id] = _Pending(future, request.entropy_window, on_entropies)
@@ -91,7 +91,7 @@ class EngineLoop:
             async with asyncio.timeout(STEP_TIMEOUT_S) as limit:
                 return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
         except TimeoutError:
-            if not limit.expired():  # The engine's own.
+            if not limit.expired():  # The engine itself raised the error.
                 raise
             self._hangs = True
             raise TimeoutError(f"The engine has not finished a step within {STEP_TIMEOUT_S:g} s.") from None

@@ -34,7 +34,7 @@ from rllib_arpo.rollout.messages import (
     FailedQuestion,
     Purpose,
     QuestionRef,
-    Reply,
+    RunnerAnswer,
     SampledQuestion,
     SamplingConditions,
     question_refs,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rllib_arpo")
 
-#: Seconds that an engine may take to end.
+#: Seconds that an engine may take to close.
 CLOSE_TIMEOUT_S = 60.0
 
 
@@ -73,7 +73,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         self._own_questions: Iterator[int] = itertools.count(first, stride)
         self._sample_metrics: dict[str, float] = {}
         self._envs: dict[Purpose, list[ForkableMultiAgentEnv]] = {}
-        #: All pools, also one that never became whole, to be closed.
+        #: All pools, to be closed; also one that could not be completed.
         self._pools: list[list[ForkableMultiAgentEnv]] = []
         self._questions: QuestionLoop | None = None
         self._progress = RolloutProgress("rollout", config.progress_bar)
@@ -148,16 +148,15 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         refs: Sequence[QuestionRef],
         conditions: SamplingConditions,
         timeout_s: float,
-    ) -> Reply | Failure:
-        """Takes new questions from the driver and returns those that have ended since the last call.
+    ) -> RunnerAnswer | Failure:
+        """Takes new questions from the driver and returns the questions that have ended since the last call.
 
         Sampling goes on in the background, even while the engine gets new weights. Errors are returned as values, since
         RLlib ends an env runner on any exception and the cause would be lost.
 
         Args:
-            refs: the questions to sample beside those in flight, each with the environments and settings of its
-                purpose.
-            conditions: of the new questions.
+            refs: new questions; each is sampled with the environments and settings of its purpose.
+            conditions: for the new questions.
             timeout_s: how long to wait while no question has ended.
         """
         try:
@@ -165,7 +164,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             sampled, failed = self._take(timeout_s)
             in_flight = frozenset(self._questions.in_flight if self._questions else ())
             metrics = self._user_callbacks.take_metrics({question.ref.purpose for question in sampled})
-            return Reply(sampled, in_flight, metrics, failed)
+            return RunnerAnswer(sampled, in_flight, metrics, failed)
         except DataError as error:
             return Failure(str(error), retry=False, traceback=traceback.format_exc())
         except Exception as error:
@@ -187,7 +186,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             RuntimeError: the engine has other weights, questions of `exchange` are in flight, or a question failed.
         """
         if self._questions is not None and self._questions.in_flight:
-            raise RuntimeError(f"Env runner {self.worker_index} has {len(self._questions.in_flight)} questions to do.")
+            raise RuntimeError(f"Env runner {self.worker_index} has {len(self._questions.in_flight)} open questions.")
         self._submit(refs, conditions, explore=explore)
         sampled: dict[QuestionRef, SampledQuestion] = {}
         while len(sampled) < len(refs):
@@ -261,7 +260,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         return Purpose.EVALUATION if self.config.in_evaluation else Purpose.TRAINING
 
     def _config_of(self, purpose: Purpose) -> AlgorithmConfig:
-        """A runner of an evaluation group has only the evaluation configuration."""
+        """The configuration for a purpose; a runner of an evaluation group has only the evaluation configuration."""
         if purpose == Purpose.EVALUATION and not self.config.in_evaluation:
             return self.config.get_evaluation_config_object()
         return self.config
@@ -319,7 +318,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
     @cached_property
     def _merged_weights(self) -> MergedWeights | None:
-        """Makes whole weights from an adapter, since of a LoRA the learner sends only that; None without LoRA."""
+        """Makes whole weights from a LoRA's adapter, which is all that the learner sends; None without LoRA."""
         if self.config.lora is None:
             return None
         from rllib_arpo.policy.lora import MergedWeights
@@ -331,7 +330,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         return self._attempt("cannot take weights", [("wake_up",), ("begin_transfer", shapes)])
 
     def transfer_weights(self, method: str, arguments: dict[str, Any]) -> Failure | None:
-        """One step of the transfer, which the learner requests; `load_weights` ends the transfer."""
+        """Makes one step of the transfer, which the learner requests; `load_weights` ends the transfer."""
         return self._attempt(f"failed in {method}", [("transfer_weights", method, arguments)])
 
     def sleep(self, level: int) -> Failure | None:
@@ -358,7 +357,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
     @override(MultiAgentEnvRunner)
     def get_metrics(self) -> dict[str, Any]:
-        """The metrics of callbacks and of the last `sample()`; `exchange` hands over the former itself."""
+        """The metrics of callbacks and of the last `sample()`; `exchange` itself sends metrics of callbacks."""
         own = MetricsLogger()
         for name, value in self._sample_metrics.items():
             own.log_value(tuple(name.split("/")), value, window=1)
@@ -376,10 +375,10 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         for env in itertools.chain.from_iterable(self._pools):
             try:
                 env.close()
-            except Exception as error:  # The engine must end all the same.
+            except Exception as error:  # The engine must be closed in any case.
                 logger.warning("%s of env runner %s did not close (%r).", type(env).__name__, self.worker_index, error)
         self._pools.clear()
-        # Only once: after its shutdown nobody answers calls of the thread.
+        # Only once: after its shutdown the thread answers no calls.
         try:
             if (engine := self.__dict__.pop("engine", None)) is not None:
                 self._engine_thread.call(engine.close, timeout_s=CLOSE_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""A question's tree as RLlib's `MultiAgentEpisode`, the view that callbacks and connectors of users have of it.
+"""Shows a question's tree to callbacks and connectors of users as RLlib's `MultiAgentEpisode`.
 
 Env step t of the episode holds turn t of every trajectory that has one (turns are counted along the path), so a fork
 enters the episode at the step that produced the tool response below which it starts.
@@ -21,20 +21,20 @@ from rllib_arpo.envs.errors import ContractError, finite
 INFO_PARENT = "parent"
 INFO_NUM_INHERITED_TURNS = "inherited_turns"
 
-#: Keys of `extra_model_outputs` beside RLlib's own `Columns.ACTION_LOGP`.
+#: Keys of `extra_model_outputs`, besides RLlib's own `Columns.ACTION_LOGP`.
 ENTROPIES = "entropies"
 WEIGHT_VERSIONS = "weight_versions"
 
 
 class TreeEpisode(MultiAgentEpisode):
-    """A question's tree, with one agent per trajectory for whoever asks for them.
+    """A question's tree, which shows one agent per trajectory on demand.
 
-    ARPO itself reads `tree`. The agents' episodes are made when they are first looked at, and never travel: a pickled
-    episode is its tree. What a user changes in them is in the tree after `take_edits`.
+    ARPO itself reads `tree`. The agents' episodes are made when they are first read, and never travel: a pickled
+    episode is its tree. `take_edits` copies a user's changes from them into the tree.
     """
 
     def __init__(self, tree: QuestionTree, custom_data: dict[str, Any] | None = None):
-        """Args: `custom_data`: as `MultiAgentEpisode.custom_data`, what callbacks have left for later ones."""
+        """`custom_data` is `MultiAgentEpisode.custom_data`, in which callbacks leave values for later callbacks."""
         self.id_, self._tree, self._custom_data, self._is_view_made = tree.question_id, tree, custom_data or {}, False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -42,14 +42,14 @@ class TreeEpisode(MultiAgentEpisode):
         return TreeEpisode, (self._tree, self._custom_data)
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what is not there yet: makes the view, of which every attribute is one of RLlib's slots."""
+        """Makes the view when Python misses one of its attributes, which are RLlib's slots."""
         if self._is_view_made or name not in MultiAgentEpisode.__slots__:
             raise AttributeError(f"{type(self).__name__} does not have the attribute {name!r}.")
         self._make_view()
         return getattr(self, name)
 
     def __len__(self) -> int:
-        """Env steps; RLlib's learner connectors log them."""
+        """The number of env steps; RLlib's learner connectors log it."""
         return longest_path(self._tree)
 
     @property
@@ -57,13 +57,13 @@ class TreeEpisode(MultiAgentEpisode):
         return self._tree
 
     def take_edits(self, who: str) -> None:
-        """Makes the tree agree with the agents' episodes, which code of a user, `who`, may have changed.
+        """Copies changes in the agents' episodes into the tree; `who` names the user's code that made them.
 
-        It may have changed rewards and tokens, and dropped trajectories from which no other one descends.
+        Users may change rewards and tokens, and drop trajectories from which no other one descends.
 
         Raises:
-            ContractError: a reward is not a finite number, no trajectory is left, one has lost its parent, or not the
-                turns that were sampled.
+            ContractError: a reward is not a finite number, no trajectory is left, or one has lost its parent, or has
+                other turns than were sampled.
         """
         if not self._is_view_made:
             return
@@ -80,8 +80,7 @@ class TreeEpisode(MultiAgentEpisode):
         for agent_id, agent in self.agent_episodes.items():
             if len(agent) != sampled.get(agent_id):
                 raise ContractError(
-                    f"{who} left question {self.id_!r} with turns of trajectory {agent_id!r} that were not sampled, or "
-                    "without some that were."
+                    f"{who} left trajectory {agent_id!r} of question {self.id_!r} with other turns than were sampled."
                 )
         self._tree = replace(self._tree, trajectories=tuple(self._edited(t, who) for t in left))
 
@@ -115,7 +114,7 @@ class TreeEpisode(MultiAgentEpisode):
         for step in range(longest_path(tree)):
             self.add_env_step(**_step(tree, step))
         # After all steps: an episode whose agents are all done would refuse forks that enter later, and a last step
-        # would leave out those that enter with it.
+        # would leave out forks that enter with it.
         self.is_terminated = True
         for agent in self.agent_episodes.values():
             agent.is_terminated = True

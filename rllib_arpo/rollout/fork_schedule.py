@@ -23,8 +23,8 @@ class ForkCandidate:
         num_turns: turns on its path above the node.
         delta: dH at the node.
         prefix: the token ids from the prompt to the tool response.
-        source: the environment's agent to be forked; its state is that at the node.
-        refusal: the error because of which there is no such agent.
+        source: the environment's agent to fork, which has the node's state.
+        refusal: the error with which the environment refused to make `source`.
     """
 
     agent_id: str
@@ -141,7 +141,7 @@ def make_schedule(budget_allocation: str, rng: np.random.Generator, *, determini
 
     Args:
         budget_allocation: a key of `BUDGET_ALLOCATIONS`.
-        rng: of the question's random decisions.
+        rng: for the question's random decisions.
         deterministic: True if timing must not matter: "first_come" then decides turn by turn in the order of agent ids.
     """
     schedule = BUDGET_ALLOCATIONS[budget_allocation](rng)

@@ -10,7 +10,7 @@ from rllib_arpo.envs.errors import ContractError, DataError
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
 from rllib_arpo.envs.support.texts import first_line
 
-#: Config attributes that every environment gets in its `env_config`, beside the user's own keys.
+#: Config attributes that every environment gets in its `env_config`, besides the user's own keys.
 ENV_CONFIG_KEYS = (
     "model_name_or_path",
     "max_context_tokens",
@@ -27,7 +27,7 @@ def complete_env_config(config: AlgorithmConfig) -> dict[str, Any]:
 
 
 def env_context(config: AlgorithmConfig, worker_index: int, vector_index: int = 0) -> EnvContext:
-    """The configuration of an environment; `vector_index` is its place in the env runner's pool."""
+    """The configuration of an environment; `vector_index` is its number in the env runner's pool."""
     return EnvContext(
         complete_env_config(config),
         worker_index=worker_index,
@@ -40,7 +40,7 @@ def make_env(config: AlgorithmConfig, worker_index: int = 0) -> ForkableMultiAge
     """Builds the environment that `config` names.
 
     Raises:
-        DataError: it cannot be made.
+        DataError: the environment cannot be made.
     """
     context = env_context(config, worker_index)
     try:

@@ -1,4 +1,4 @@
-"""The metrics of the rollout: of all questions, of each tool, and of training's batches.
+"""Declares the metrics of the rollout: of all questions, of each tool, and of training's batches.
 
 No metric is named after an agent, since fork ids would make the names unbounded.
 """
@@ -30,11 +30,11 @@ from rllib_arpo.rollout.question_stream import Batch
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What the metrics of an iteration, or of an evaluation, are computed from.
+    """The facts from which the metrics of an iteration, or of an evaluation, are computed.
 
     Attributes:
-        questions: those that were sampled, at least one.
-        nodes: the tool responses of theirs that were examined.
+        questions: the sampled questions, at least one.
+        nodes: their examined tool responses.
         seconds: wall time.
         num_given_up: questions that could not be sampled.
     """
@@ -62,12 +62,12 @@ class ToolUse:
 def each(
     values: Callable[[QuestionTree], Iterable[float]], over: Callable[[Iterable[float]], float | None] = mean
 ) -> Callable[[Rollout], float | None]:
-    """The mean, or what `over` makes, of the values that all trees have, taken together."""
+    """Reduces the values of all trees together by `over`, by default to their mean."""
     return lambda rollout: over(value for question in rollout.questions for value in values(question.tree))
 
 
 def leaves(values: Callable[[Trajectory], float]) -> Callable[[Rollout], float | None]:
-    """The mean over the trajectories."""
+    """The mean of a value over the trajectories."""
     return each(lambda tree: map(values, tree.trajectories))
 
 
@@ -75,17 +75,17 @@ def nodes(
     values: Callable[[Iterable[ExaminedNode]], Iterable[float]],
     over: Callable[[Iterable[float]], float | None] = mean,
 ) -> Callable[[Rollout], float | None]:
-    """The mean, or what `over` makes, of the values of the nodes of all questions."""
+    """Reduces the values of all questions' nodes by `over`, by default to their mean."""
     return lambda rollout: over(values(rollout.nodes))
 
 
 def sums(value: Callable[[SampledQuestion], float]) -> Callable[[Rollout], float]:
-    """The sum over the questions."""
+    """The sum of a value over the questions."""
     return lambda rollout: sum(map(value, rollout.questions))
 
 
 def _rises(nodes: Iterable[ExaminedNode]) -> list[float]:
-    """dH of the nodes on policy."""
+    """dH of the on-policy nodes."""
     return [node.decision.delta for node in nodes if node.on_policy]
 
 
@@ -107,7 +107,7 @@ _CALLS = "executed calls; `text` in place of a name: turns that a world, a progr
 _TURNS = "unique turns"
 _DEPTH = "turns above the node, over the children"
 
-#: Of training and of evaluation.
+#: Metrics of training and of evaluation.
 ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
     Metric(
         "episode_return_mean", PROGRESS, _REWARD, each(QuestionTree.returns), label="reward", console=("reward", "6.3f")
@@ -211,7 +211,7 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
     Metric(
         "new_contexts",
         TOOLS,
-        "how often an agent read a new context in place of its history, a shared one once",
+        "how often an agent read a new context instead of its history, a shared one once",
         each(lambda t: [new_contexts(t)], sum),
     ),
     Metric("tool_calls_executed", TOOLS, "calls, a shared one once", each(lambda t: [len(tool_calls(t))], sum)),
@@ -229,7 +229,7 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
     ),
 )
 
-#: Below "tools/<name>/", of every tool that was offered: one that nobody called has 0 calls, and no latency.
+#: Metrics below "tools/<name>/" of every offered tool: one that nobody called has 0 calls, and no latency.
 TOOL_METRICS: tuple[Metric[ToolUse], ...] = (
     Metric("calls", TOOLS, _CALLS, lambda use: len(use.calls)),
     Metric("errors", TOOLS, _CALLS, lambda use: use.number(ToolStatus.ERROR)),
@@ -249,7 +249,7 @@ def _turns(question: SampledQuestion) -> int:
 
 
 def total(value: Callable[[SampledQuestion], float]) -> Callable[[Batch], float]:
-    """The sum over all questions that were sampled for a batch."""
+    """The sum of a value over all questions that were sampled for a batch."""
     return lambda batch: sum(map(value, batch.asked))
 
 
@@ -259,7 +259,7 @@ def _lifetime(
     return Metric(name, group, "the same since the run began", total(value), label, reduce="lifetime_sum")
 
 
-#: Of training alone.
+#: Metrics of training only.
 BATCH_METRICS: tuple[Metric[Batch], ...] = (
     Metric("resample_rounds", ROLLOUT, "rounds of `max_resample_rounds`", lambda batch: batch.resample_rounds),
     Metric(
@@ -271,7 +271,7 @@ BATCH_METRICS: tuple[Metric[Batch], ...] = (
     Metric(
         "weight_lag_max",
         ROLLOUT,
-        "updates between the weights that sampled the oldest token and those that are trained",
+        "updates between the weights that sampled the oldest token and the weights being trained",
         lambda batch: batch.weight_lag,
     ),
     Metric("num_env_steps_sampled", ROLLOUT, _TURNS, total(_turns), reduce="sum"),
@@ -284,12 +284,12 @@ BATCH_METRICS: tuple[Metric[Batch], ...] = (
 )
 
 #: The names under `env_runners/` that ARPO reports, in training and evaluation: metrics, and the groups above them.
-#: RLlib would let a metric of a callback replace one of these, or fail where one is a group and the other a number.
+#: RLlib would let a callback's metric replace one of these, or fail if one is a group and the other a number.
 OWN_NAMES = {metric.name.split("/")[0] for table in (ROLLOUT_METRICS, BATCH_METRICS) for metric in table} | {"tools"}
 
 
 def rollout_metrics(questions: Sequence[SampledQuestion], seconds: float, num_given_up: int = 0) -> dict[str, float]:
-    """`ROLLOUT_METRICS`, and `TOOL_METRICS` of each tool. Args: as the attributes of `Rollout`."""
+    """The values of `ROLLOUT_METRICS`, and of `TOOL_METRICS` for each tool; `Rollout` explains the arguments."""
     calls = [call for question in questions for call in tool_calls(question.tree)]
     found = [node for question in questions for node in examined_nodes(question.tree, question.entropy_window)]
     metrics = measure(ROLLOUT_METRICS, Rollout(questions, found, seconds, num_given_up))
@@ -304,8 +304,8 @@ def nested(metrics: Mapping[str, float]) -> dict[str, Any]:
     result: dict[str, Any] = {}
     for name, value in metrics.items():
         *groups, last = name.split("/")
-        place = result
+        inner = result
         for group in groups:
-            place = place.setdefault(group, {})
-        place[last] = value
+            inner = inner.setdefault(group, {})
+        inner[last] = value
     return result

@@ -1,4 +1,4 @@
-"""The progress within an iteration: questions done, tokens per second, forks, tools in flight."""
+"""Shows the progress within an iteration: questions done, tokens per second, forks, tools in flight."""
 
 import sys
 import time
@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from ray.experimental import tqdm_ray
 
-#: How progress is shown: Ray's distributed tqdm, whose bars the driver draws; short lines, for log files; not at all.
+#: How progress is shown: by Ray's distributed tqdm, whose bars the driver draws; by short lines, for log files; not.
 BAR, LINES, OFF = "bar", "lines", "off"
-#: Mode -> seconds between two updates of what is shown.
+#: Mode -> seconds between two updates of the display.
 INTERVALS_S = {BAR: 0.5, LINES: 15.0, OFF: float("inf")}
 
 
@@ -21,7 +21,7 @@ class RolloutProgress:
     """Shows how far a rollout is; `update` costs a few additions, the display is rate-limited.
 
     Args:
-        label: in front of the bar, e.g. "rollout" or "evaluation".
+        label: the text in front of the bar, e.g. "rollout" or "evaluation".
         mode: a key of `INTERVALS_S`.
         clock: seconds; for tests.
     """
@@ -35,7 +35,7 @@ class RolloutProgress:
         self.total_questions = self.questions = self.tokens = self.forks = self.tools = 0
 
     def begin(self, num_questions: int, label: str | None = None) -> None:
-        """Adds questions that begin to those that are still running; if there are none, `label` replaces the label."""
+        """Adds new questions to the running ones; if none is running, `label` replaces the label."""
         if self._is_open:
             self.total_questions += num_questions
             return
@@ -58,7 +58,7 @@ class RolloutProgress:
             bar.close()
 
     def update(self, questions: int = 0, tokens: int = 0, forks: int = 0, tools: int = 0) -> None:
-        """Adds what has happened since the last call; `tools`: those that began, less those that answered."""
+        """Adds what has happened since the last call; `tools`: how many began, minus how many answered."""
         self.questions += questions
         self.tokens += tokens
         self.forks += forks

@@ -1,6 +1,6 @@
-"""Many questions in flight, in a separate thread: a submitted question starts as soon as an environment is free.
+"""Samples many questions at a time in a separate thread; a question starts as soon as an environment is free.
 
-These are not methods of the env runner, since Ray runs every actor that has an `async` method in an event loop.
+The env runner itself has none of these methods, since Ray runs every actor that has an `async` method in an event loop.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class QuestionLoop:
         Args:
             on_progress: called with the latest increments: `tokens=`, `forks=`, `tools=`, `questions=`.
             on_ended: called in the loop's thread with a question that has ended, its environment, and the environment's
-                place in its pool.
-            num_token_ids: the model has embeddings of the token ids below.
+                number in its pool.
+            num_token_ids: the model has embeddings of the token ids below this number.
         """
         self._engine = engine
         self._engine_thread = engine_thread
@@ -65,7 +65,7 @@ class QuestionLoop:
         self._error: BaseException | None = None
         #: Questions that were submitted and not taken yet.
         self.in_flight: set[QuestionRef] = set()
-        #: In it runs every question, while the loop runs.
+        #: Runs every question, while the loop runs.
         self._group: asyncio.TaskGroup
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rollout", daemon=True)
@@ -83,8 +83,8 @@ class QuestionLoop:
         new = [ref for ref in refs if ref not in self.in_flight]
         for purpose in {ref.purpose for ref in new} - self._idle.keys():
             self._idle[purpose] = asyncio.Queue()
-            for place in enumerate(envs):
-                self._idle[purpose].put_nowait(place)
+            for numbered in enumerate(envs):
+                self._idle[purpose].put_nowait(numbered)
         self.in_flight.update(new)
         self._call(lambda: [self._group.create_task(self._answer(ref, settings)) for ref in new])
 
@@ -112,7 +112,7 @@ class QuestionLoop:
     def stop(self) -> None:
         """Cancels unfinished questions and waits for the thread; can be called twice.
 
-        Errors that `take` has not raised, such as those of closing the last questions, are logged.
+        It logs errors that `take` has not raised, for example while the last questions were closed.
         """
         if self._thread.is_alive():
             self._call(self._main_task.cancel)
@@ -177,7 +177,7 @@ class QuestionLoop:
             message = f"{type(cause).__name__}: {cause}"
             ended = FailedQuestion(ref, Failure(message, not bad_row, traceback="".join(format_exception(cause))))
         finally:
-            # The result does not wait for this.
+            # The result does not wait until the question is closed.
             closing = asyncio.create_task(self._close(ref, index, env))
             self._closings.add(closing)
             closing.add_done_callback(self._closings.discard)
@@ -185,7 +185,7 @@ class QuestionLoop:
         self._finished.put(ended)
 
     async def _close(self, ref: QuestionRef, index: int, env: ForkableMultiAgentEnv) -> None:
-        """Closes a question; its environment is free then. Of the errors of this, only a `DataError` ends the run."""
+        """Closes a question, and frees its environment. Only a `DataError` of the environment ends the run."""
         try:
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 await settled(env.close_question())

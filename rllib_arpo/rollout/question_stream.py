@@ -1,4 +1,4 @@
-"""The training questions in their order, batch by batch; reads ahead if older weights may sample questions."""
+"""Takes the training questions in their order, batch by batch; reads ahead if older weights may sample them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ class Batch:
         num_dropped: questions without signal that were left after the last round.
         num_given_up: questions that could not be sampled and are missing in the batch.
         num_requeued: questions that were sampled again because the weights that had sampled them were too old.
-        weight_lag: updates between the oldest weights that sampled any of them and those that are trained.
+        weight_lag: updates between the oldest weights that sampled any of them and the weights being trained.
     """
 
     questions: list[SampledQuestion]
@@ -34,10 +34,10 @@ class Batch:
 
 
 class QuestionStream:
-    """Takes questions in their order, however long they last, so that quick ones have no advantage.
+    """Takes questions in their order, however long they last, so quick ones have no advantage.
 
     Attributes:
-        next_number: of the first question that is in no batch yet; a checkpoint keeps only this number.
+        next_number: the number of the first question that is in no batch yet; a checkpoint keeps only this number.
     """
 
     def __init__(self, dispatcher: QuestionDispatcher, config: AlgorithmConfig):
@@ -47,7 +47,7 @@ class QuestionStream:
         self.next_number = 0
 
     def next_batch(self, conditions: SamplingConditions) -> Batch:
-        """The next `questions_per_batch` questions; DAPO replaces those whose rewards are all equal by new ones.
+        """The next `questions_per_batch` questions; DAPO's rounds replace questions whose rewards are all equal.
 
         Questions that are still without signal after the last round leave the batch: in the denominator of the loss
         they would shrink the step (docs/rllib.md, "What is not computed"). If no question has a signal, all stay,
@@ -94,7 +94,7 @@ class QuestionStream:
             self._num_requeued += len(too_old)
             self._dispatcher.ask(too_old)
             fresh = {s.ref: s for s in self._dispatcher.collect(too_old, conditions)}
-            # One that is given up now has no sample that is new enough.
+            # A question that is given up now has no sample that is new enough.
             sampled = [fresh.get(s.ref, s) for s in sampled if s.ref in fresh or s.ref not in too_old]
         self.next_number += num_questions
         return sampled

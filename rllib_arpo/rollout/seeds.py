@@ -1,4 +1,4 @@
-"""Seeds of requests, which depend only on what is generated, and the seed of a run that was given none."""
+"""Computes the seed of each request, whatever the timing, and the seed of a run whose configuration has none."""
 
 import hashlib
 import secrets
@@ -12,7 +12,7 @@ def request_seed(seed: int, question: int, agent_id: str, turn: int) -> int:
     """The seed of one turn's sampler, in 0 .. 2^63 - 1.
 
     Args:
-        seed: of the run, >= 0.
+        seed: the run's, >= 0.
         question: the question's number in its task.
         agent_id: "0", "1.0", ...; the path of forks that leads to the trajectory.
         turn: the index of the turn on the trajectory's whole path.
@@ -23,10 +23,10 @@ def request_seed(seed: int, question: int, agent_id: str, turn: int) -> int:
 
 
 def trial_seed(trial: str | None) -> int:
-    """A seed in 0 .. 2^31 - 1 for a run that was given none.
+    """A seed in 0 .. 2^31 - 1 for a run whose configuration has none.
 
     Args:
-        trial: a name of the trial that survives its restoration, and so does the seed; None: draws a random seed.
+        trial: a name of the trial; a restored trial keeps its name, and thus its seed. None: draws a random seed.
     """
     if trial is None:
         return secrets.randbits(31)

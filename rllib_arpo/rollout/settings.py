@@ -26,8 +26,8 @@ T = TypeVar("T")
 class RolloutSettings:
     """Settings of adaptive rollout (docs/design.md); the attributes have the names of `ARPOConfig`.
 
-    `branching` has the whole fork rule. `temperature` 0 decodes greedily. `max_turn_tokens` None leaves a turn as long
-    as the response may be. Only the commands that evaluate a model set `reshaping`.
+    `branching` has the whole fork rule. `temperature` 0 decodes greedily. With `max_turn_tokens` None only the limits
+    of the response limit a turn. Only the commands that evaluate a model set `reshaping`.
     """
 
     num_rollouts: int
@@ -97,12 +97,12 @@ class RolloutSettings:
 
 
 def rollout_reference(history: RolloutHistory, config: AlgorithmConfig) -> RolloutReference:
-    """What the configuration wants to know of earlier questions."""
+    """The measurements of earlier questions that the configuration needs."""
     share = (config.branch_share or AUTO_SHARE) if config.branch_threshold == AUTO else None
     return history.reference(share, by_depth=looks_back(config.branching))
 
 
 def _from_config(kind: type[T], config: AlgorithmConfig, **computed: Any) -> T:
-    """A value of the dataclass `kind`, whose fields that are not computed are the configuration's of their names."""
+    """Makes a dataclass `kind` from the `computed` fields, and the others from the configuration, by their names."""
     names = [f.name for f in fields(kind)]  # type: ignore[arg-type]
     return kind(**{name: computed[name] if name in computed else getattr(config, name) for name in names})

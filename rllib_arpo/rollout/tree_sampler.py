@@ -1,6 +1,6 @@
-"""Adaptive rollout of one question: every trajectory is a coroutine, forks are coroutines that it starts.
+"""Samples one question adaptively: every trajectory is a coroutine, and starts its forks as further coroutines.
 
-Follows docs/design.md, "Adaptive rollout"; the numbers in brackets below are its rules.
+It follows docs/design.md, "Adaptive rollout"; the numbers in brackets below are the rules there.
 """
 
 import asyncio
@@ -56,33 +56,30 @@ class TreeSampler:
         engine: EngineLoop,
         settings: RolloutSettings,
         vocab_size: int,
-        question: QuestionRef,
+        ref: QuestionRef,
         *,
         num_token_ids: int = ANY_TOKEN_ID,
         on_progress: Callable[..., None] = lambda **_amounts: None,
     ):
         """
         Args:
-            question: the question's reference; a training and an evaluation question of the same number may share the
-                engine.
-            num_token_ids: the model has embeddings of the token ids below.
+            ref: the question; a training and an evaluation question of the same number may share the engine.
+            num_token_ids: the model has embeddings of the token ids below this number.
             on_progress: called with the latest increments: `tokens=`, `forks=`, `tools=`.
         """
         self._env = env
         self._engine = engine
         self._settings = settings
-        #: Of levels of the entropy and of their rises.
+        #: The units of entropy levels and of their rises.
         self._units = vocab_size, settings.entropy_normalization
         self._num_token_ids = num_token_ids
         self._on_progress = on_progress
-        self._ref = question
-        self._question = question.number
-        self._request_prefix = f"{question.purpose}/{question.number}"
-        self._rng = np.random.default_rng([settings.seed, question.number])
+        self._ref = ref
+        self._rng = np.random.default_rng([settings.seed, ref.number])
         self._num_roots = 1 if settings.monitors_entropy else settings.num_initial_rollouts
         self._schedule = make_schedule(settings.budget_allocation, self._rng, deterministic=settings.deterministic)
         self._agents: dict[str, Agent] = {}
-        #: In it runs every trajectory, forks included (`_run_all`).
+        #: Runs every trajectory, forks included (`_run_all`).
         self._group: asyncio.TaskGroup
         self._may_fork = True
         self._prefix_tokens_reused = 0
@@ -107,7 +104,7 @@ class TreeSampler:
         return self._sampled(str(question_id))
 
     def _sampled(self, question_id: str) -> SampledQuestion:
-        """The trajectories come in logical order: that in which forks begin depends on the timing."""
+        """The trajectories come in logical order, since the order in which forks begin depends on the timing."""
         agents = sorted(self._agents.values(), key=lambda agent: fork_path(agent.agent_id))
         tree = QuestionTree(question_id, self._prompt, tuple(agent.finished() for agent in agents))
         return SampledQuestion(
@@ -123,7 +120,7 @@ class TreeSampler:
         )
 
     async def _settled(self, value: Any) -> Any:
-        """The result of a method of the environment; the deadline holds whatever the method makes of it."""
+        """The result of an environment's method; the deadline ends the call even if the method ignores it."""
         try:
             return await settled(value)
         finally:
@@ -131,16 +128,16 @@ class TreeSampler:
                 raise asyncio.CancelledError
 
     async def _top_up(self) -> None:
-        """[5]: trajectories from the prompt take the places that forks have left."""
-        await self._run_all(self._added_roots(self._places(), topped_up=True))
+        """[5] adds trajectories from the prompt until there are M."""
+        await self._run_all(self._added_roots(self._num_missing(), topped_up=True))
 
-    def _places(self) -> int:
-        """The number of the M trajectories that do not exist yet."""
+    def _num_missing(self) -> int:
+        """How many of the M trajectories do not exist yet."""
         return self._settings.num_rollouts - len(self._agents)
 
     async def _reset(self) -> tuple[list[Agent], object]:
         """The first roots, and the question's id."""
-        options = {OPTION_QUESTION: self._question, OPTION_NUM_ROOTS: self._num_roots}
+        options = {OPTION_QUESTION: self._ref.number, OPTION_NUM_ROOTS: self._num_roots}
         observations, infos = await self._settled(self._env.reset(options=options))
         if observations.keys() != set(map(str, range(self._num_roots))):
             begun = ", ".join(map(str, observations)) or "none"
@@ -149,7 +146,7 @@ class TreeSampler:
         for agent_id, observation in observations.items():
             self._check_prompt(agent_id, observation)
         roots = [self._add(self._root(agent_id)) for agent_id in observations]
-        return roots, infos.get("0", {}).get("question_id", self._question)
+        return roots, infos.get("0", {}).get("question_id", self._ref.number)
 
     def _check_prompt(self, agent_id: str, observation: np.ndarray) -> None:
         if not np.array_equal(observation, self._prompt):
@@ -164,7 +161,7 @@ class TreeSampler:
         return agent
 
     def _name(self) -> str:
-        return f"{type(self._env).__name__}, question {self._question},"
+        return f"{type(self._env).__name__}, question {self._ref.number},"
 
     async def _run_all(self, trajectories: list[Coroutine[Any, Any, None]]) -> None:
         """Runs trajectories and every fork that they start until all have ended."""
@@ -173,7 +170,7 @@ class TreeSampler:
                 self._group.create_task(trajectory)
 
     def _added_roots(self, number: int, *, topped_up: bool = False) -> list[Coroutine[Any, Any, None]]:
-        """Fresh trajectories from the prompt; [5] top-ups take the whole budget that forks left, so they never fork."""
+        """Makes trajectories from the prompt; [5] top-ups use up the budget that forks left, so they never fork."""
         names = [str(self._num_roots + i) for i in range(number)]
         self._num_roots += number
         return [self._run_added(self._add(self._root(name, topped_up=topped_up))) for name in names]
@@ -209,7 +206,7 @@ class TreeSampler:
             await self._step(agent, finished, TurnTimes(started, self._seconds()))
 
     def _seconds(self) -> float:
-        """Since the question began."""
+        """Seconds since the question began."""
         return time.perf_counter() - self._began
 
     async def _step(self, agent: Agent, finished: Finished, times: TurnTimes) -> None:
@@ -254,7 +251,7 @@ class TreeSampler:
             agent.stop = step
 
     async def _answer(self, agent: Agent, finished: Finished) -> StepResult:
-        """The environment's answer to a turn: of a tool, or of what grades the trajectory."""
+        """The environment's answer to a turn: a tool's response, or the grade of the trajectory."""
         self._on_progress(tools=1)
         try:
             return await self._settled(self._env.step_agent(agent.agent_id, finished.token_ids))
@@ -273,9 +270,9 @@ class TreeSampler:
     def _request(self, agent: Agent, max_tokens: int) -> GenerationRequest:
         seed = None
         if self._settings.deterministic:
-            seed = request_seed(self._settings.seed, self._question, agent.agent_id, agent.num_path_turns)
+            seed = request_seed(self._settings.seed, self._ref.number, agent.agent_id, agent.num_path_turns)
         return GenerationRequest(
-            request_id=f"{self._request_prefix}/{agent.agent_id}/{agent.num_path_turns}",
+            request_id=f"{self._ref.purpose}/{self._ref.number}/{agent.agent_id}/{agent.num_path_turns}",
             prompt_token_ids=list(agent.context),
             max_tokens=max_tokens,
             temperature=self._settings.temperature,
@@ -288,7 +285,7 @@ class TreeSampler:
         )
 
     def _on_entropies(self, agent: Agent, num_path_turns: int, entropies: np.ndarray) -> None:
-        """[1] keeps a root's `H_initial`; [4] examines the node below which `agent` goes on, once."""
+        """[1] keeps a root's `H_initial`; [4] examines the node below which `agent` continues, once."""
         if agent.turns:
             self._examine(agent, num_path_turns, entropies)
         elif agent.parent is None:
@@ -303,13 +300,13 @@ class TreeSampler:
         delta = self._delta(entropies, agent.turns[-1].tool, agent.initial_entropies)
         level = _finite_entropy(entropy_level(entropies, *self._units))
         agent.decisions[num_path_turns] = ForkDecision(level, delta)
-        if self._places() and self._may_fork:
+        if self._num_missing() and self._may_fork:
             self._schedule.add(self._candidate(agent, num_path_turns, delta))
         self._schedule.passed(agent.agent_id, num_path_turns)
         self._decide_due()
 
     def _delta(self, entropies: np.ndarray, tool: str, initial: np.ndarray) -> float:
-        """dH at a response of `tool`, before `entropies`; `initial` are those of the root's first tokens."""
+        """dH of the `entropies` after a response of `tool`; `initial` are the entropies of the root's first tokens."""
         earlier = self._settings.rollout_reference.by_tool.get(tool)
         if self._settings.entropy_baseline == "running" and earlier is not None:
             return _finite_entropy(running_delta(entropies, earlier, *self._units))
@@ -319,7 +316,7 @@ class TreeSampler:
         """AEPO: the first tokens of the first root determine the number of roots, including itself."""
         settings = self._settings
         after_tool, sensitivity = settings.rollout_reference.after_tool, settings.pre_monitoring_sensitivity
-        assert after_tool is not None  # `monitors_entropy` says so.
+        assert after_tool is not None  # `monitors_entropy` ensures it.
         assert sensitivity is not None
         excess = _finite_entropy(running_delta(entropies, after_tool, *self._units))
         return num_initial_rollouts(excess, settings.num_rollouts, sensitivity)
@@ -328,11 +325,11 @@ class TreeSampler:
         if not self._schedule.defers:
             return ForkCandidate(agent.agent_id, num_path_turns, delta, agent.context, agent.agent_id)
         # The agent and its tool state go on, so a placeholder that never acts keeps the state at the node.
-        place = placeholder_id(agent.agent_id, num_path_turns)
-        made = self._fork_in_env(agent.agent_id, place)
-        # It counts when the node's turn has come, whatever the timing.
+        placeholder = placeholder_id(agent.agent_id, num_path_turns)
+        made = self._fork_in_env(agent.agent_id, placeholder)
+        # A refusal has its effect when the node is decided, whatever the timing.
         refusal = made if isinstance(made, Exception) else None
-        return ForkCandidate(agent.agent_id, num_path_turns, delta, list(agent.context), place, refusal)
+        return ForkCandidate(agent.agent_id, num_path_turns, delta, list(agent.context), placeholder, refusal)
 
     def _decide_due(self) -> None:
         while due := self._schedule.due():
@@ -341,7 +338,7 @@ class TreeSampler:
 
     def _decide(self, candidate: ForkCandidate) -> None:
         """[3] creates as many children of a node as the rule wants and the budget allows."""
-        budget = self._places() if self._may_fork else 0
+        budget = self._num_missing() if self._may_fork else 0
         if not budget:
             return
         agent = self._agents[candidate.agent_id]
@@ -370,12 +367,12 @@ class TreeSampler:
         return [int(token) for token in checked_ids(prefix, self._num_token_ids, self._name())]
 
     def _refused(self, child_id: str, error: Exception) -> None:
-        """The question forks no more."""
+        """Ends all forking in this question, and keeps the error."""
         self._may_fork = False
         self._errors.append(TrajectoryError.of(error, child_id, refused_fork=True))
 
     def _take_back(self, child: Agent, parent: Agent, error: ForkRefused) -> None:
-        """Takes a fork out of the tree in its first turn; a top-up takes its place."""
+        """Takes a fork out of the tree in its first turn; a top-up replaces it."""
         child.stop = StepInfo(stop_reason=StopReason.ERROR)
         del self._agents[child.agent_id]
         decision = parent.decisions[child.num_inherited_turns]
@@ -384,7 +381,7 @@ class TreeSampler:
         self._refused(child.agent_id, error)
 
     def _fork(self, candidate: ForkCandidate) -> bool:
-        """Whether the environment has made a child; otherwise a top-up takes its place."""
+        """Makes a child; returns False if the environment refuses, and a top-up then replaces the child."""
         parent = self._agents[candidate.agent_id]
         child_id = f"{parent.agent_id}.{parent.num_children}"
         if not self._may_fork:
@@ -413,7 +410,7 @@ class TreeSampler:
 
 
 def _finite_entropy(value: float) -> float:
-    """Raises ValueError where the engine's entropies are not finite: later questions would follow them."""
+    """Raises ValueError if the engine's entropies are not finite: they would also affect later questions."""
     if not math.isfinite(value):
         raise ValueError(f"the engine's entropies must be finite, got {value}")
     return value

@@ -1,4 +1,4 @@
-"""Brings the learner's weights to the engines: blocking, versioned, and verified by what the engines compute."""
+"""Brings the learner's weights to the engines: blocking, versioned, and verified by the engines' log-probs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rllib_arpo.weights.weight_sync import InProcessReload, IPCTransfer, NCCLTra
 
 __all__ = ["WEIGHT_SYNCS", "WeightSync", "transfer_backend"]
 
-#: By the name that `weight_sync` takes; `choose_transport` replaces "auto" when an algorithm is built.
+#: Value of `weight_sync` -> class; `choose_transport` replaces "auto" when an algorithm is built.
 WEIGHT_SYNCS: dict[str, type[WeightSync]] = {
     AUTO: InProcessReload,
     ARRAYS: InProcessReload,

@@ -1,6 +1,6 @@
-"""The learner's weights at one version: arrays that travel in parts, and a probe of what an engine computes with.
+"""Sends the learner's weights of one version in parts, and probes whether an engine computes with them.
 
-While one part, a layer or so, is put away, the next one leaves the device.
+While one part, about a layer, is stored, the next one leaves the device.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rllib_arpo.engine.engine import Engine, TransferEngine
 
 
-#: Bytes from which on a part is complete: half a layer of a 7B model in 16 bits.
+#: A part with this many bytes is complete: half a layer of a 7B model in 16 bits.
 PART_BYTES = 256 << 20
 
 
@@ -30,7 +30,7 @@ class ArrayParts:
     """Weights in Ray's object store.
 
     Attributes:
-        parts: each is a dict of arrays by name; no name is in two of them.
+        parts: each is a dict of arrays by name; no name is in two parts.
     """
 
     parts: tuple[ray.ObjectRef, ...]
@@ -41,13 +41,13 @@ class ArrayParts:
 
 
 def put_weights(weights: Mapping[str, Tensor], dtype: torch.dtype | None, part_bytes: int = PART_BYTES) -> ArrayParts:
-    """Puts weights into the object store; of those on a GPU three parts at most are in the CPU's memory beside it.
+    """Puts weights into the object store; from a GPU at most three parts at a time are in the CPU's memory beside it.
 
     If the tensors are split, all learners must call this function; the first one puts them, the others put nothing.
 
     Args:
         weights: by name; a tied one, which has several names, travels once.
-        dtype: to which they are cast on their device; None: their own.
+        dtype: the type to which they are cast on their device; None: their own.
     """
     return ArrayParts(tuple(ray.put(part) for part in arrays_in_parts(weights, dtype, part_bytes)))
 
@@ -55,9 +55,9 @@ def put_weights(weights: Mapping[str, Tensor], dtype: torch.dtype | None, part_b
 def arrays_in_parts(
     weights: Mapping[str, Tensor], dtype: torch.dtype | None, part_bytes: int = PART_BYTES
 ) -> Iterator[dict[str, np.ndarray]]:
-    """The weights as arrays on the CPU (`as_array`), by name; views where a tensor is there already, in this type.
+    """The weights as arrays on the CPU (`as_array`), by name; views of tensors that are already there in this type.
 
-    From a GPU they come through pinned memory, which torch uses again once a part is dropped.
+    From a GPU they come through pinned memory, which torch reuses once a part is dropped.
     """
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor
@@ -75,7 +75,7 @@ def arrays_in_parts(
 
 
 def _parts(weights: Mapping[str, Tensor], dtype: torch.dtype | None, part_bytes: int) -> Iterator[dict[str, Tensor]]:
-    """Runs of weights, in their order; a tied one is where its first name is, under all of its names."""
+    """Splits weights into parts, in their order; a tied weight comes at its first name, under all of its names."""
     names: dict[int, list[str]] = {}
     for name, weight in weights.items():
         names.setdefault(id(weight), []).append(name)
@@ -92,7 +92,7 @@ def _parts(weights: Mapping[str, Tensor], dtype: torch.dtype | None, part_bytes:
 
 
 class _Leaving:
-    """A part on its way to the CPU. Where learners have pieces of tensors, all assemble them, and one `keeps` them."""
+    """A part on its way to the CPU. If learners have pieces of tensors, all assemble them, and one `keeps` them."""
 
     def __init__(self, part: Mapping[str, Tensor], dtype: torch.dtype | None, *, keeps: bool):
         import torch
@@ -115,7 +115,7 @@ class _Leaving:
 
 
 def _to_cpu(tensor: Tensor) -> Tensor:
-    """The tensor itself if it is there; otherwise a copy in pinned memory, which may arrive later."""
+    """The tensor itself if it is on the CPU; otherwise a copy in pinned memory, which may arrive later."""
     import torch
 
     if tensor.device.type == "cpu":
@@ -127,8 +127,8 @@ def _to_cpu(tensor: Tensor) -> Tensor:
 PROBE_TOKENS = 8
 #: Compute dtype -> largest difference between the learner's and the engine's log-probs of the probe, nats.
 #:
-#: Random tokens are unlikely ones, whose large logits round coarsely. SmolLM2-135M, largest over 40 probes: 2e-4 in
-#: float32, 0.6 in float16, 0.8 in bfloat16; a head of other weights is off by several nats.
+#: Random tokens are unlikely, and their large logits are rounded coarsely. With SmolLM2-135M the largest differences
+#: over 40 probes were 2e-4 (float32), 0.6 (float16) and 0.8 (bfloat16); with other weights in the head, several nats.
 PROBE_TOLERANCES = {"float32": 1e-3, "float64": 1e-3, "float16": 1.0, "bfloat16": 2.0}
 
 
@@ -143,9 +143,9 @@ class WeightSnapshot:
     Attributes:
         version: see `ARPOTorchLearner.weight_version`.
         weights: Hugging Face name -> array of the engine's type (`as_array`); tied weights are one array under two
-            names. From a learner of a LoRA: the adapter's, fp32, which the env runner merges into the base. In parts,
-            until the env runner has received them (`received`). None: they have got into the engine by vLLM's weight
-            transfer.
+            names. A LoRA's learner sends the adapter's weights, fp32, and the env runner merges them into the base.
+            They are in parts until the env runner has received them (`received`). None: vLLM's weight transfer has
+            brought them into the engine.
         probe: [n] int32 token ids.
         probe_log_probs: [n - 1] float32, of probe[1:] at temperature 1, as the learner computes them with `weights`.
     """
@@ -156,7 +156,7 @@ class WeightSnapshot:
     probe_log_probs: np.ndarray
 
     def received(self) -> WeightSnapshot:
-        """With the arrays themselves, if they come in parts."""
+        """The same snapshot with the arrays themselves in place of parts."""
         return replace(self, weights=self.weights.get()) if isinstance(self.weights, ArrayParts) else self
 
 

@@ -12,7 +12,7 @@ from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, vllm_version
 if TYPE_CHECKING:
     from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-#: The value of `weight_sync` that stands for `choose_transport`.
+#: The value of `weight_sync` for which `choose_transport` decides.
 AUTO = "auto"
 #: The transport that works with every engine and device.
 ARRAYS = "in_process_reload"
@@ -21,20 +21,20 @@ _ROUNDING = 1e-6
 
 
 def choose_transport(config: AlgorithmConfig) -> str:
-    """The transport that `weight_sync` names; "auto": "ipc" or "nccl" where it fits, otherwise arrays.
+    """The transport that `weight_sync` names; for "auto", "ipc" or "nccl" if one fits, otherwise arrays.
 
     "auto" takes arrays if this process has no vLLM, or if evaluation uses another number of GPUs per engine. It also
     takes arrays if Ray gave the learner's process no GPU and there are several: such a learner uses the first one.
-    Within a node Ray gives fractions of the same GPU; over several nodes they may be of different ones.
+    Ray takes fractions on one node from the same GPU, but on several nodes perhaps from several.
     """
     if config.weight_sync != AUTO:
         return str(config.weight_sync)
     of_evaluation = (config.evaluation_config or {}).get("num_gpus_per_env_runner", config.num_gpus_per_env_runner)
-    alike = not config.evaluation_num_env_runners or of_evaluation == config.num_gpus_per_env_runner
+    same_gpus = not config.evaluation_num_env_runners or of_evaluation == config.num_gpus_per_env_runner
     placed = config.num_learners > 0 or (ray.is_initialized() and bool(ray.get_gpu_ids()))
     gpus = _gpus_of_nodes()
     fits = {"ipc": len(gpus) <= 1 and (placed or sum(gpus) <= 1), "nccl": placed}
-    if config.lora is None and alike and vllm_version() is not None:
+    if config.lora is None and same_gpus and vllm_version() is not None:
         for sync in fits:
             if fits[sync] and next(transfer_refusals(sync, config), None) is None:
                 return sync
@@ -48,9 +48,9 @@ def _gpus_of_nodes() -> list[float]:
 
 
 def transfer_refusals(sync: str, config: AlgorithmConfig) -> Iterator[str]:
-    """Sentences that say why vLLM's weight transfer `sync` does not fit; without one it does.
+    """Sentences that say why vLLM's weight transfer `sync` does not fit; none if it fits.
 
-    It goes from GPU to GPU, between processes, into idle engines.
+    vLLM transfers weights from GPU to GPU, between processes, into idle engines.
     """
     learner, env_runner = config.num_gpus_per_learner, config.num_gpus_per_env_runner
     if config.engine != "vllm":

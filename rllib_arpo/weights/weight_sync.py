@@ -1,4 +1,4 @@
-"""Sends a snapshot to every engine with outdated weights and waits for it: as arrays, or from GPU to GPU by vLLM."""
+"""Sends weights to every outdated engine and waits for it: as arrays, or from GPU to GPU by vLLM's transfer."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ logger = logging.getLogger("rllib_arpo")
 
 #: Seconds after which an env runner that loads weights counts as hung.
 LOAD_TIMEOUT_S = 600.0
-#: Seconds after which a transfer is given up: an env runner that dies within it leaves the learner waiting in NCCL.
+#: Seconds after which a transfer counts as hung: an env runner that dies meanwhile leaves the learner waiting in NCCL.
 TRANSFER_TIMEOUT_S = 600.0
 
 
 class WeightSync(ABC):
-    """One way of bringing weights from a learner group to the engines of env runners.
+    """Brings weights from a learner group to the engines of env runners.
 
     Attributes:
-        backend: of vLLM's weight transfer; None: it is not used.
+        backend: the backend of vLLM's weight transfer; None: this class does not use it.
     """
 
     backend: ClassVar[str | None] = None
@@ -50,18 +50,18 @@ class WeightSync(ABC):
     def push(self, group: EnvRunnerGroup, runners: list[int] | None = None) -> int:
         """Brings the learner's current weights to the engines and waits until each computes with them.
 
-        Requests that are running go on with the new weights. An env runner that dies meanwhile is left out: Ray
-        restarts it without weights, and another call brings them.
+        Running requests continue with the new weights. An env runner that dies meanwhile is left out: Ray restarts it
+        without weights, and another call brings them.
 
         Args:
             group: the training or the evaluation env runners.
-            runners: ids of the remote env runners that are meant; None: all that are healthy.
+            runners: ids of remote env runners; None: all healthy ones.
 
         Returns:
             The version of the weights (`ARPOTorchLearner.weight_version`).
 
         Raises:
-            WeightSyncError: naming version, env runner and cause.
+            WeightSyncError: with version, env runner and cause.
         """
         version = self._on_first_learner(lambda learner: learner.weight_version)
         if group.num_remote_env_runners() == 0:
@@ -74,7 +74,7 @@ class WeightSync(ABC):
         versions = manager.foreach_actor("weight_version", remote_actor_ids=runners, timeout_seconds=ANSWER_TIMEOUT_S)
         behind = [answer.actor_id for answer in versions if answer.ok and answer.get() != version]
         if behind:
-            # Ray hands the env runners what a reference stands for.
+            # Ray replaces a reference by its object for the env runners.
             snapshot = self._publish(manager, behind)
             answers = manager.foreach_actor(
                 "load_weights", kwargs={"snapshot": snapshot}, remote_actor_ids=behind, timeout_seconds=LOAD_TIMEOUT_S
@@ -84,12 +84,12 @@ class WeightSync(ABC):
 
     @abstractmethod
     def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> ray.ObjectRef | WeightSnapshot:
-        """The snapshot that the remote env runners with these ids shall load; every transport makes its own."""
+        """Makes the snapshot that the remote env runners with these ids load; each transport does it differently."""
 
     def _snapshot(self) -> WeightSnapshot:
-        """The snapshot for an env runner in the driver's process: the arrays, which no transport has to bring there.
+        """The snapshot, with arrays, for an env runner in the driver's process.
 
-        With a learner in the same process only the engine copies the weights.
+        If the learner is in the same process, only the engine copies the weights.
         """
         if self._learner_group.is_local:
             return self._on_first_learner(lambda learner: learner.weight_snapshot())
@@ -114,7 +114,7 @@ class InProcessReload(WeightSync):
 
 
 def put_snapshot(learner: ARPOTorchLearner) -> ray.ObjectRef:
-    """Runs in the learner: puts its weights into the object store, so that only the reference travels."""
+    """Runs in the learner: puts its weights into the object store, and only the reference travels."""
     weights = put_weights(learner.module[DEFAULT_MODULE_ID].trained_weights(), learner.engine_dtype)
     return ray.put(replace(learner.weight_snapshot(with_weights=False), weights=weights))
 
@@ -123,12 +123,12 @@ def restart_failed(manager: FaultTolerantActorManager, runners: list[int], answe
     """Restarts the env runners whose engine died or hangs: a new engine may take the weights.
 
     Raises:
-        WeightSyncError: weights were refused.
+        WeightSyncError: an engine refused the weights.
     """
     errors = {answer.actor_id: answer.get() for answer in answers if answer.ok}
     if refused := [error.message for error in errors.values() if error is not None and not error.retry]:
         raise WeightSyncError(" ".join(refused))
-    for runner in filter(manager.is_actor_healthy, runners):  # Ray restarts those that died.
+    for runner in filter(manager.is_actor_healthy, runners):  # Ray restarts the dead ones.
         silent = Failure(f"Env runner {runner} did not answer while it loaded weights.", retry=True)
         error = errors.get(runner, silent)
         if error is not None:
@@ -137,9 +137,9 @@ def restart_failed(manager: FaultTolerantActorManager, runners: list[int], answe
 
 
 class _VLLMTransfer(WeightSync):
-    """Between CUDA devices, for env runners in processes of their own; the engines must be idle.
+    """Transfers weights between CUDA devices to idle engines, whose env runners have processes of their own.
 
-    The snapshot that env runners load has no weights: when it comes, they have arrived.
+    The snapshot that env runners then load has no weights: these have arrived before.
 
     Attributes:
         casts: whether the learner casts its weights to the engine's type before they travel.
@@ -167,13 +167,13 @@ class _VLLMTransfer(WeightSync):
 
 
 class NCCLTransfer(_VLLMTransfer):
-    """Between separate GPUs."""
+    """Transfers weights between separate GPUs."""
 
     backend, casts = "nccl", True
 
 
 class IPCTransfer(_VLLMTransfer):
-    """On one GPU that learner and engines share: the engines read the learner's own memory, so nothing travels."""
+    """Shares weights on the one GPU of learner and engines: the engines read the learner's memory."""
 
     backend, casts = "ipc", False
 
@@ -187,7 +187,7 @@ def _transfer(
 ) -> WeightSnapshot | str:
     """Runs in the first learner, or in all that share the model: they assemble each weight, and the first sends it.
 
-    What went wrong is a value, since an exception would end the actor.
+    It returns errors as text, since an exception would end the actor.
     """
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor
@@ -212,9 +212,9 @@ def _transfer(
     for _ in pairs:
         pass
     if shares_model:
-        told = [failure]
-        dist.broadcast_object_list(told, src=0)
-        failure = told[0]
+        failures = [failure]
+        dist.broadcast_object_list(failures, src=0)
+        failure = failures[0]
     return failure or learner.weight_snapshot(with_weights=False)
 
 

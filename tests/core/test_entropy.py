@@ -133,8 +133,8 @@ def test_a_turn_with_fewer_entropies_than_tokens_names_its_question_and_the_key(
     turn = replace(make_turn([3, 4, 5]), entropies=np.array([0.5, 1.0], dtype=np.float32))
     tree = make_tree([1], [make_trajectory("0", [turn])], "capital of Peru")
     message = (
-        "^question capital of Peru: a turn of 3 tokens has 2 entropies; entropy_advantage_coeff needs them all, "
-        "record_entropies='all'$"
+        "^question capital of Peru: a turn of 3 tokens has 2 entropies; entropy_advantage_coeff needs all of them: "
+        "set record_entropies='all'$"
     )
     for read in (lambda: turn_entropies(tree, turn), lambda: unique_entropies(tree, depth_first_layout(tree))):
         with pytest.raises(ValueError, match=message):

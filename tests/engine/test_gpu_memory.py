@@ -31,7 +31,7 @@ def test_an_engine_waits_until_its_predecessor_is_gone(clock, caplog, free, wait
     left = iter(free)
     assert wait_for_memory(lambda: (next(left) * GB, 10 * GB), 8 * GB) == arrives
     assert clock == [0.5] * waits
-    warned = ["The engine waits until 8.0 GB of its GPU are free; 4.0 GB are."] * bool(waits)
+    warned = ["The engine waits for 8.0 GB of its GPU; 4.0 GB are free."] * bool(waits)
     assert [record.getMessage() for record in caplog.records] == warned
 
 

@@ -53,7 +53,7 @@ def test_entropies_are_those_of_all_tokens_beside_top_p_and_top_k(engine, llama_
     finished = run_one(engine, PROMPT, max_tokens=6, temperature=0.7, entropy_window=6, seed=1, reshaping=reshaping)
     entropies = reference(llama_folder, PROMPT, finished.token_ids, 0.7)[1]
     np.testing.assert_allclose(finished.entropies, entropies, atol=1e-4)
-    with pytest.raises(ValueError, match="has a repetition penalty, beside which entropies are not measured"):
+    with pytest.raises(ValueError, match="has a repetition penalty, with which entropies cannot be measured"):
         run_one(engine, PROMPT, entropy_window=1, reshaping=Reshaping(repetition_penalty=1.1))
 
 

@@ -27,7 +27,7 @@ def test_a_version_is_accepted_or_refused_in_one_sentence(monkeypatch, version):
     if version in ACCEPTED:
         vllm_versions.check_vllm_version()
         return
-    expected = f"engine='vllm': needs vLLM 0.32 or 0.33, or with torch 2.11 vLLM 0.26, and {version} is installed."
+    expected = f"engine='vllm': needs vLLM 0.32 or 0.33 (with torch 2.11: 0.26), but {version} is installed."
     # A process with another vLLM than the driver refuses it when it imports the engine.
     for check in (vllm_versions.check_vllm_version, lambda: load_again("rllib_arpo.engine.vllm")):
         with pytest.raises(ValueError) as error:

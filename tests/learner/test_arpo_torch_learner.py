@@ -118,7 +118,7 @@ def test_kl_in_reward_refuses_several_conversations(model):
         plain.random_question(0, "q0", max_forks=0, max_roots=4, new_context_probability=1.0, empty_probability=0.0)
     ]
     config = make_config(model, kl_coeff=0.3, kl_in_reward=True)
-    message = r"^kl_in_reward=True needs trajectories of one conversation, and trajectory \d of question q0 has several"
+    message = r"^kl_in_reward=True needs trajectories of one conversation, but trajectory \d of question q0 has several"
     with pytest.raises(ValueError, match=message):
         build_learner(config).update(make_batch(config, trees))
 

@@ -145,8 +145,8 @@ def test_a_part_without_room_for_a_trajectory_is_refused():
     room = RESERVE + 2000 + 10 * 80 * 2 + 1000 + 640
     assert computed_kv_cache(MODEL, shared, 2 * room) == 640
     message = (
-        r"^engine_kwargs\['gpu_memory_utilization'\]=0\.5: of 2,147,488,887 bytes the engine needs 2,147,488,248 "
-        r"beside its KV cache, and a trajectory of 10 tokens 640; `rllib-arpo doctor` has the sum\.$"
+        r"^engine_kwargs\['gpu_memory_utilization'\]=0\.5: the engine gets 2,147,488,887 bytes and needs 2,147,488,248 "
+        r"besides its KV cache, in which a trajectory of 10 tokens takes 640; `rllib-arpo doctor` shows the sum\.$"
     )
     with pytest.raises(ValueError, match=message):
         computed_kv_cache(MODEL, shared, 2 * room - 2)

@@ -15,7 +15,7 @@ from rllib_arpo.rollout.messages import (
     FailedQuestion,
     Purpose,
     QuestionRef,
-    Reply,
+    RunnerAnswer,
     SampledQuestion,
     SamplingConditions,
     question_refs,
@@ -132,7 +132,7 @@ class FakeGroup:
         sampled = [SampledQuestion(ref, None) for ref in ended if ref.number not in self.raising]
         failure = Failure("ValueError: a bug", retry=True)
         failed = [FailedQuestion(ref, failure) for ref in ended if ref.number in self.raising]
-        return Reply(sampled, frozenset(held), {}, failed)
+        return RunnerAnswer(sampled, frozenset(held), {}, failed)
 
 
 @pytest.fixture

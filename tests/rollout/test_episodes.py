@@ -110,8 +110,8 @@ def spoil(agents):
 @pytest.mark.parametrize(("change", "sentence"), [
     (dict.clear, "Mine left question 'q' without a trajectory."),
     (lambda agents: agents.pop("0"), "Mine dropped trajectory '0' of question 'q', from which '0.0' descends."),
-    (cut, "Mine left question 'q' with turns of trajectory '0' that were not sampled, or without some that were."),
-    (add, "Mine left question 'q' with turns of trajectory '7' that were not sampled, or without some that were."),
+    (cut, "Mine left trajectory '0' of question 'q' with other turns than were sampled."),
+    (add, "Mine left trajectory '7' of question 'q' with other turns than were sampled."),
     (spoil, "Mine left a reward of question 'q', trajectory 1, that must be a finite number, not None."),
 ])  # fmt: skip
 def test_changes_that_do_not_fit_are_refused(change, sentence):

@@ -150,5 +150,5 @@ def test_of_a_mixture_of_experts_the_attention_alone_is_adapted(tmp_path):
     config.language_model(lora={"target_modules": ["q_proj", "k_proj", "v_proj", "o_proj"]}).validate()
     for targets, layer in (("all-linear", "experts"), (["q_proj", "gate"], "gate")):
         assert message(config.language_model(lora={"target_modules": targets})) == (
-            f"lora: adapts 'model.layers.0.mlp.{layer}', and only linear layers before the LM head are supported."
+            f"lora: adapts 'model.layers.0.mlp.{layer}', but only linear layers before the LM head are supported."
         )

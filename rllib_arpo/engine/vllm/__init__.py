@@ -1,6 +1,6 @@
-"""The vLLM engine (vLLM 0.32, 0.33 or 0.26; the CPU build and the CUDA build alike): the only folder that imports vLLM.
+"""The vLLM engine, on CPUs and GPUs, for vLLM 0.26, 0.32 and 0.33; no other folder imports vLLM.
 
-`engine` runs requests, `arguments` translates them and the configuration for vLLM, `entropy_processor` measures
+`engine` runs requests, `arguments` translates them and the configuration for vLLM, and `entropy_processor` measures
 entropies (`entropy_processor_v2`: inside vLLM's newer model runner).
 """
 
@@ -13,14 +13,14 @@ check_vllm_version()
 
 # vLLM reads these when it is imported or when an engine is built.
 os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
-# At WARNING each engine prints some twenty lines on which a user cannot act.
+# At WARNING each engine prints some twenty lines that do not help a user.
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
 
 from vllm.platforms import current_platform  # noqa: E402
 
 if current_platform.is_cpu():
-    # vLLM compiles small functions one by one: that takes a C++ compiler and up to 17 s at start-up.
+    # Otherwise vLLM compiles small functions one by one, which needs a C++ compiler and up to 17 s at start-up.
     current_platform.simple_compile_backend = "eager"
     # Otherwise several workers need one NUMA node each. Ray or the user chooses the cores on which they run.
     os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")

@@ -1,4 +1,4 @@
-"""The input of vLLM: the arguments of an engine, and the prompt and the sampling parameters of a request."""
+"""Makes vLLM's input: the arguments of an engine, and the prompt and the sampling parameters of a request."""
 
 import dataclasses
 from typing import Any
@@ -20,8 +20,8 @@ from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.policy.causal_lm import layer_kinds
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 
+#: Both probes are given by name, since worker processes import them as well.
 ENTROPY_PROCESSOR = "rllib_arpo.engine.vllm.entropy_processor:EntropyProcessor"
-#: Given by name, since worker processes import them as well.
 ENTROPY_PROCESSOR_V2 = "rllib_arpo.engine.vllm.entropy_processor_v2:EntropyProcessorV2"
 
 
@@ -29,7 +29,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
     """vLLM's arguments: ours, the platform's defaults, then `engine_kwargs`.
 
     Raises:
-        ValueError: `engine_kwargs` has a key that is unknown or not to be set, or a value that is refused.
+        ValueError: `engine_kwargs` has an unknown key, or a key or value that ARPO refuses.
     """
     ours = {
         "model": config.model_name_or_path,
@@ -66,7 +66,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
             raise ValueError(f"sleep_level: vLLM cannot put an engine to sleep on a {current_platform.device_type}.")
         defaults |= {"enable_sleep_mode": True}
     if config.engine_kwargs.get("tensor_parallel_size", 1) > 1:
-        # In a placement group, such as that of a Tune trial, vLLM would ask Ray to start the workers, on other GPUs.
+        # In a placement group, such as a Tune trial's, vLLM would ask Ray to start the workers, on other GPUs.
         defaults |= {"distributed_executor_backend": "mp"}
     return EngineArgs(**(defaults | config.engine_kwargs | ours))
 
@@ -79,8 +79,8 @@ def usage_context() -> UsageContext:
 def choose_entropy_processor(config: VllmConfig) -> None:
     """Names the entropy probe for the model runner that vLLM has chosen.
 
-    Users choose by setting VLLM_USE_V2_MODEL_RUNNER. A vLLM whose newer runner takes no logits processors uses the
-    older runner if there are any; therefore `engine_args` names the older probe.
+    Users choose the runner by VLLM_USE_V2_MODEL_RUNNER. If vLLM's newer runner takes no logits processors, vLLM uses
+    the older runner as soon as there are any; therefore `engine_args` names the older probe.
     """
     if config.use_v2_model_runner:
         config.model_config.logits_processors = [ENTROPY_PROCESSOR_V2]
@@ -97,9 +97,9 @@ def check_request(request: GenerationRequest, max_context_tokens: int, vocab_siz
     if not (min(prompt) >= 0 and max(prompt) < vocab_size):
         raise ValueError(f"Request {request.request_id!r} has token ids outside of 0..{vocab_size - 1}.")
     if request.max_entropies and request.reshaping.repetition_penalty != 1:
-        # vLLM's older runner applies the penalty after the probe, the newer one before.
+        # vLLM's older runner applies the penalty after the probe, the newer one before it.
         raise ValueError(
-            f"Request {request.request_id!r} has a repetition penalty, beside which entropies are not measured."
+            f"Request {request.request_id!r} has a repetition penalty, with which entropies cannot be measured."
         )
 
 

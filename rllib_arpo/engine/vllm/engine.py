@@ -1,10 +1,10 @@
-"""`VLLMEngine`: submit requests, step them token by token, read events.
+"""`VLLMEngine` runs requests on vLLM token by token, and reports events.
 
-vLLM's scheduler runs inside this process (`LLMEngine` without its engine-core process), so that one thread advances all
+vLLM's scheduler runs inside this process (`LLMEngine` without its engine-core process), so one thread advances all
 requests token by token. The model runs here as well, or with `tensor_parallel_size` > 1 in worker processes, one per
-GPU. On GPUs vLLM starts each step before this thread looks at the output of the last one (asynchronous scheduling), so
-that the GPU computes meanwhile: events come one step late, and a child joins one step late. `AsyncLLM` would schedule
-in its own process, some steps ahead.
+GPU. On GPUs vLLM starts each step before this thread reads the output of the last one (asynchronous scheduling). This
+keeps the GPU busy, but events come one step late, and a child joins one step late. `AsyncLLM` would schedule in its own
+process, some steps ahead.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ _SCORE = "(score)"
 
 @dataclasses.dataclass(slots=True)
 class _Running:
-    """A request that is not finished, and what it has generated so far.
+    """An unfinished request, and its output so far.
 
     Attributes:
-        name: vLLM's own id.
+        name: vLLM's id of the request.
         stops: the tokens that can complete one of its stop strings.
     """
 
@@ -103,9 +103,9 @@ class VLLMEngine:
         self.weight_version = UNKNOWN_WEIGHTS
         self._config = config
         self._running: dict[str, _Running] = {}
-        #: The same by vLLM's ids. An id is never used again, so that what comes late for a request finds no other one.
+        #: The same by vLLM's ids. vLLM never reuses an id, so late output of one request never reaches another.
         self._by_name: dict[str, _Running] = {}
-        #: The events of steps that nobody asked for; the next `step` returns them.
+        #: Events of steps that other methods made; the next `step` returns them.
         self._held: list[EngineEvent] = []
         self._expected: dict[str, tuple[int, ...]] | None = None
         others_process_group = torch.distributed.is_initialized()
@@ -127,7 +127,7 @@ class VLLMEngine:
             choose_entropy_processor(vllm_config)
             lacks_experts = parallel_state.model_parallel_is_initialized() and parallel_state._EP is None
             if vllm_config.model_config.is_moe and lacks_experts:
-                # Those of a dense model's engine in this process have none for experts. All have one member.
+                # A dense model's engine in this process made groups, none of them for experts. All have one member.
                 parallel_state.destroy_model_parallel()
             if not current_platform.is_cpu():
                 prepare_gpus(vllm_config, self._config)
@@ -143,7 +143,7 @@ class VLLMEngine:
 
         Raises:
             ValueError: the engine cannot run the request.
-            RuntimeError: the id is in use: the caller has forgotten that the engine still works on that request.
+            RuntimeError: the engine still works on a request with this id.
         """
         self._check_awake()
         if request.request_id in self._running:
@@ -161,14 +161,14 @@ class VLLMEngine:
         return events
 
     def _outputs(self) -> list[EngineCoreOutput]:
-        """Makes a step of vLLM, without its `OutputProcessor`: that writes text, and a dictionary for each log-prob.
+        """Makes a step of vLLM, without its `OutputProcessor`, which makes text, and a dictionary for each log-prob.
 
-        With asynchronous scheduling it starts a step, and returns the output of the one before.
+        With asynchronous scheduling it starts a step, and returns the output of the previous one.
         """
         return self._llm.engine_core.get_output().outputs
 
     def _finish_step(self) -> None:
-        """Waits for the step that vLLM has started ahead, if there is one, and starts none."""
+        """Waits for the step that vLLM has started ahead, if there is one, without starting another."""
         core = self._llm.engine_core.engine_core
         if core.batch_queue:
             core.scheduler.set_pause_state(PauseState.PAUSED_ALL)
@@ -191,8 +191,7 @@ class VLLMEngine:
 
         vLLM preempts the running requests: it frees their KV cache and computes it again at the next step, with the new
         weights, for the prompt and all tokens so far. A request keeps its tokens, its sampler and its entropy window.
-        A step that has been started ahead ends before: vLLM would drop its tokens, and with them what seeded samplers
-        have drawn.
+        A step that was started ahead ends first: vLLM would drop its tokens, but not undo the draws of seeded samplers.
 
         Raises:
             ValueError: a name is missing or unknown, or a shape is wrong; the engine goes on with its old weights.
@@ -231,13 +230,13 @@ class VLLMEngine:
     def score(self, token_ids: list[int]) -> np.ndarray:
         """Log-probs [n - 1] float32 of token_ids[1:] at temperature 1; n < max_context_tokens.
 
-        The prompt is computed from scratch: vLLM reads no prefix cache where it returns log-probs of a prompt. Steps
-        the engine until its own request has them; other requests go on meanwhile.
+        vLLM computes the prompt from scratch: it does not use the prefix cache for a prompt's log-probs. The engine
+        makes steps until it has them; other requests continue meanwhile.
         """
         self._check_awake()
         if len(token_ids) < 2:
             return np.zeros(0, dtype=np.float32)
-        # Greedy: the one token that vLLM must generate then uses none of the other requests' random numbers.
+        # vLLM must generate one token; a greedy one uses none of the other requests' random numbers.
         params = SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0, detokenize=False)
         name = self._llm.add_request(_SCORE, token_prompt(token_ids), params, priority=-1)
         scored = None
@@ -287,12 +286,12 @@ class VLLMEngine:
         self._llm = None
         gc.collect()
         for segment in self._shared_memory:
-            segment.unlink(missing_ok=True)  # A worker that was killed has left its own.
+            segment.unlink(missing_ok=True)  # A killed worker leaves its segments behind.
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
     def _digest(self, outputs: list[EngineCoreOutput]) -> list[EngineEvent]:
-        """Takes over the output of a step of vLLM; ignores what comes for requests that have ended meanwhile."""
+        """Turns the output of a step of vLLM into events; ignores output of requests that have ended meanwhile."""
         events: list[EngineEvent] = []
         stopped = []
         for output in outputs:
@@ -314,7 +313,7 @@ class VLLMEngine:
         return events
 
     def _finish_reason(self, running: _Running, output: EngineCoreOutput) -> str | None:
-        """That of `Finished`; None: the request goes on."""
+        """The request's `Finished.finish_reason`; None if it continues."""
         may_stop = output.new_token_ids and running.token_ids[-1] in running.stops
         if may_stop and self._stop_strings.end(running.request.stop, running.token_ids):
             return "stop"

@@ -1,8 +1,8 @@
-"""The entropy probe inside vLLM: a logits processor that measures, and the entropies that leave a step with its tokens.
+"""The entropy probe inside vLLM: a logits processor measures entropies, and they leave a step with its tokens.
 
 vLLM copies log-probs and ranks to pinned memory on a stream of its own, and waits for that copy's event when it needs
 them, also while the next step is running (`AsyncGPUModelRunnerOutput` and `AsyncOutput`, the outputs of its two model
-runners). Nothing reads the ranks. So the entropies take their place, and need neither a copy nor a wait of their own.
+runners). Nothing reads the ranks, so the entropies take their place, and need neither a copy nor a wait of their own.
 """
 
 from functools import partial
@@ -22,20 +22,20 @@ _GREEDY_BELOW = 1e-5
 
 
 class EntropyProcessor(LogitsProcessor):
-    """Measures the entropies of the requests that ask for it in `extra_args`; leaves the logits as they are.
+    """Measures the entropies of the requests that ask for it in `extra_args`; does not change the logits.
 
     Attributes:
-        measured: in the step whose logits came last, see `measure`; whoever takes them sets None.
+        measured: the result of `measure` in the last step; whoever takes it sets None.
     """
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool):
         #: Batch row -> window, and vLLM's own list of the request's tokens, which grows. While the engine runs a step
-        #: ahead, it ends with a placeholder for the token of the step before.
+        #: ahead, the list ends with a placeholder for the previous step's token.
         self._rows: dict[int, tuple[EntropyWindow, list[int]]] = {}
         self.measured: torch.Tensor | None = None
 
     def is_argmax_invariant(self) -> bool:
-        """False: vLLM skips the other kind for greedy requests, and gives it logits divided by the temperature."""
+        """False: vLLM skips invariant processors for greedy requests, and runs them after the temperature."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
@@ -57,7 +57,7 @@ def window_of(params: SamplingParams, num_generated: int) -> EntropyWindow | Non
     """The entropy window that a request asks for in `extra_args`; None if it asks for none or the window is full.
 
     Args:
-        num_generated: the tokens of its own with which the request joins the batch: some if it was preempted.
+        num_generated: how many tokens the request had generated when it joined the batch; above 0 if it was preempted.
     """
     if not params.extra_args:
         return None
@@ -69,21 +69,21 @@ def window_of(params: SamplingParams, num_generated: int) -> EntropyWindow | Non
 def send_entropies(worker: Any) -> None:
     """Runs in vLLM's worker: from now on `LogprobsTensors.selected_token_ranks` of a step holds [rows] entropies.
 
-    They are float32 nats; NaN, or anything where a step measured none, for tokens outside of their requests' windows.
+    They are float32 nats. Outside a request's window they are NaN, or anything if the step measured none.
     """
     runner = worker.model_runner
     sampler = getattr(runner, "sampler", None)
     if isinstance(sampler, Sampler):
         sampler.gather_logprobs = partial(_gather, _probe(runner.input_batch.logitsprocs.all))
-        # The probe reads the number of a request's tokens, not the tokens: otherwise vLLM would wait for those of the
-        # last step before it samples.
+        # The probe only counts a request's tokens. If it read them, vLLM would wait for the last step's tokens before
+        # it samples.
         runner.input_batch.logitsprocs_need_output_token_ids = False
     elif sampler is not None:
         runner.sampler = SamplerWithEntropies(sampler)
 
 
 class SamplerWithEntropies:
-    """The sampler of vLLM's newer model runner, in all but this."""
+    """Wraps the sampler of vLLM's newer model runner, and adds entropies to its output."""
 
     def __init__(self, sampler: Any):
         self._sampler = sampler
@@ -99,16 +99,15 @@ class SamplerWithEntropies:
 
 
 def _probe(processors: Any) -> Any:
-    """Ours of vLLM's logits processors."""
+    """Finds our probe among vLLM's logits processors."""
     (probe,) = (processor for processor in processors if hasattr(processor, "measured"))
     return probe
 
 
 def _gather(probe: Any, logprobs: torch.Tensor, num_logprobs: int, token_ids: torch.Tensor) -> LogprobsTensors:
-    """`Sampler.gather_logprobs`, of sampled tokens or of a prompt's.
+    """Does the work of `Sampler.gather_logprobs`, for sampled tokens or a prompt's.
 
-    For the tokens alone it does not count how many of the vocabulary are likelier, which on a CPU takes as long as the
-    log-probs themselves.
+    If no other tokens are requested, it computes no ranks, which on a CPU take as long as the log-probs themselves.
     """
     if num_logprobs:
         tensors = Sampler.gather_logprobs(logprobs, num_logprobs, token_ids)

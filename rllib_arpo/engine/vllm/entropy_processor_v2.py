@@ -1,4 +1,4 @@
-"""The entropy probe for vLLM's newer model runner (V2), which has logits processors of its own.
+"""The entropy probe for vLLM's newer model runner (V2), which has its own kind of logits processors.
 
 vLLM itself imports this module, and only if it uses that runner. It has not run on a GPU yet: the tests drive it
 through vLLM's own sampler pipeline on the CPU, up to the kernels.
@@ -16,15 +16,15 @@ from rllib_arpo.engine.vllm.entropy_processor import window_of
 
 
 class EntropyProcessorV2(LogitsProcessor):
-    """Measures the entropies of the requests that ask for it in `extra_args`; leaves the logits as they are.
+    """Measures the entropies of the requests that ask for it in `extra_args`; does not change the logits.
 
-    A request keeps its slot of the batch until it ends or is preempted, and the next occupant of the slot announces
-    itself in `add_request`. The host knows which token comes next: without speculative decoding (refused in
+    A request keeps its slot of the batch until it ends or is preempted; vLLM then announces the slot's next request
+    by `add_request`. The host knows which token comes next: without speculative decoding (refused in
     `engine_kwargs`) a request has one row, in the order of `idx_mapping_np`, and its length is exact, also while the
     engine runs a step ahead.
 
     Attributes:
-        measured: in the step whose logits came last, see `measure`; whoever takes them sets None.
+        measured: the result of `measure` in the last step; whoever takes it sets None.
     """
 
     def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState):
@@ -45,7 +45,7 @@ class EntropyProcessorV2(LogitsProcessor):
         return window is not None
 
     def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
-        """Runs before the temperature is applied, and for greedy requests as well."""
+        """vLLM calls it before it applies the temperature, also for greedy requests."""
         self.measured = measure(self._rows(ctx), logits) if self._windows else None
         return logits
 
@@ -55,7 +55,7 @@ class EntropyProcessorV2(LogitsProcessor):
             window = self._windows.get(int(slot))
             # vLLM drops the tokens that it samples before the last chunk of a prompt.
             if window is not None and length >= self._prefill_len.np[slot]:
-                place = int(length - self._prompt_len.np[slot])
-                yield row, window, place
-                if place + 1 >= window.size:
+                position = int(length - self._prompt_len.np[slot])
+                yield row, window, position
+                if position + 1 >= window.size:
                     del self._windows[int(slot)]

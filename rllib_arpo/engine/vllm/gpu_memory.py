@@ -1,4 +1,4 @@
-"""The start of an engine on GPUs that other processes use, or have used until a moment ago."""
+"""Prepares GPUs for an engine while other processes use them, or have just ended."""
 
 import logging
 import time
@@ -15,8 +15,8 @@ from rllib_arpo.policy.model_shape import model_shape
 
 logger = logging.getLogger("rllib_arpo")
 
-#: Seconds that an engine waits for its part of a GPU: a process that has ended gives its memory back within some, and a
-#: learner when its update ends.
+#: How many seconds an engine waits for its part of a GPU: a process that has ended frees its memory within a few, and a
+#: learner at the end of its update.
 TIMEOUT_S = 120.0
 _POLL_S = 0.5
 
@@ -54,7 +54,7 @@ def engine_shape(vllm_config: VllmConfig, config: EngineConfig) -> EngineShape:
 
 
 def free_and_total(device: int, *, in_this_process: bool) -> tuple[int, int]:
-    """Bytes of a GPU; where worker processes compute, the driver gives them, so that no CUDA context is made here."""
+    """Bytes of a GPU. If worker processes compute, it asks the GPU's driver, which makes no CUDA context here."""
     if in_this_process:
         free, total = torch.cuda.mem_get_info(device)
         return int(free), int(total)
@@ -63,16 +63,16 @@ def free_and_total(device: int, *, in_this_process: bool) -> tuple[int, int]:
 
 
 def wait_for_memory(read: Callable[[], tuple[int, int]], needed: int) -> bool:
-    """Waits until `needed` bytes are free; False if they are not in time, which vLLM then says in its own words.
+    """Waits until `needed` bytes are free; False if they are not in time (vLLM then raises its own error).
 
-    An engine that is restarted would find its predecessor's memory in use, and so would one of a restarted trial.
+    Otherwise a restarted engine or trial could find its predecessor's memory still in use.
 
     Args:
-        read: gives the free bytes and the total.
+        read: returns the free bytes and the total.
     """
     begin, free = time.monotonic(), read()[0]
     if free < needed:
-        logger.warning("The engine waits until %.1f GB of its GPU are free; %.1f GB are.", needed / 1e9, free / 1e9)
+        logger.warning("The engine waits for %.1f GB of its GPU; %.1f GB are free.", needed / 1e9, free / 1e9)
     while free < needed and time.monotonic() - begin < TIMEOUT_S:
         time.sleep(_POLL_S)
         free = read()[0]

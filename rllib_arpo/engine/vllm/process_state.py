@@ -1,4 +1,4 @@
-"""The processes that vLLM computes in: what they share with others, and what vLLM 0.32 leaves undone in them."""
+"""Sets up and cleans up the processes in which vLLM computes, where vLLM 0.32 itself does not."""
 
 import os
 import re
@@ -29,7 +29,7 @@ def readable_globals() -> Iterator[None]:
 
 @contextmanager
 def cpu_threads(num_threads: int | None) -> Iterator[None]:
-    """Gives this process, and workers that start meanwhile, `num_threads` CPU threads; None leaves their number."""
+    """Gives this process, and workers that start meanwhile, `num_threads` CPU threads; None changes nothing."""
     set_num_threads, inherited = torch.set_num_threads, os.environ.get("OMP_NUM_THREADS")
     if num_threads is not None:
         # A process reads the variable once, when it loads torch; Ray sets it to the actor's number of CPUs.
@@ -51,19 +51,19 @@ def cpu_threads(num_threads: int | None) -> Iterator[None]:
 def allow_amx(_worker: object) -> None:
     """Runs in vLLM's worker: asks Linux for AMX's registers.
 
-    vLLM's attention in bfloat16 uses them on CPUs that have them, and asks for nothing (read in 0.32): the process then
-    ends by SIGILL, unless a product of oneDNN has come first.
+    vLLM's attention in bfloat16 uses the registers on CPUs that have them, but does not ask for them (read in 0.32):
+    SIGILL then ends the process, unless oneDNN has computed a product before.
     """
     if torch.cpu._is_amx_tile_supported():
         torch.cpu._init_amx()
 
 
 def unpack_experts(worker: Any) -> None:
-    """Runs in vLLM's worker before it loads new weights: makes it pack those of experts for its CPU kernel.
+    """Runs in vLLM's worker before it loads new weights: makes it pack the experts' weights for its CPU kernel.
 
-    vLLM packs (and pads) them when it makes the kernel, and does not make it again when weights are loaded again: the
-    kernel would take plain weights for packed ones. Without a kernel vLLM makes a new one, and packs. Kernels of GPUs
-    need no packing, and CUDA graphs hold on to them.
+    vLLM packs (and pads) them only when it makes the kernel, and keeps the kernel when weights are loaded again: the
+    kernel would take plain weights for packed ones. Without a kernel vLLM makes a new one. GPU kernels need no packing,
+    and CUDA graphs hold on to them.
     """
     if not current_platform.is_cpu():
         return
@@ -86,7 +86,7 @@ def forget_reloads(worker: Any) -> None:
 
 
 def shared_memory_of(pids: Iterable[int]) -> set[Path]:
-    """The files of the shared memory that these processes have opened by Python's `SharedMemory`, as vLLM does."""
+    """The files of shared memory that these processes, like vLLM, have opened with Python's `SharedMemory`."""
     found: set[str] = set()
     for pid in pids:
         with suppress(OSError):

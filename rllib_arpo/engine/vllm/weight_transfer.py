@@ -1,4 +1,4 @@
-"""The learner's side of vLLM's weight transfer (from vLLM 0.32 on): its trainer engines, and their link to the engines.
+"""Runs the learner's side of vLLM's weight transfer (from vLLM 0.32 on).
 
 vLLM does the work on the GPU: "nccl" broadcasts to engines on other GPUs, "ipc" shares the learner's memory with
 engines in other processes on the same GPU.
@@ -24,8 +24,8 @@ class WeightStream(WeightSource):
     """Weights by name, for one transfer; tied ones under each of their names (vLLM's `ModuleSource` omits them).
 
     Args:
-        metadata: of what `pairs` yields, in the same order.
-        pairs: (name, whole tensor), each made when its turn comes.
+        metadata: describes the tensors of `pairs`, in the same order.
+        pairs: (name, whole tensor), each made when it is sent.
     """
 
     def __init__(self, metadata: Sequence[ParamMeta], pairs: Iterator[tuple[str, torch.Tensor]]):
@@ -47,9 +47,9 @@ class EngineGroupClient:
     """vLLM's `VLLMWeightSyncClient`: makes all engines take the same step of a transfer and waits for all of them.
 
     Args:
-        call: calls `VLLMEngine.transfer_weights(method, arguments)` on engine number i, for each i, all at once; raises
-            if it fails on any.
-        world_sizes: GPUs of each engine.
+        call: `(method, arguments of each engine)`; calls `VLLMEngine.transfer_weights` on all engines at once, and
+            raises if one fails.
+        world_sizes: the number of GPUs of each engine.
     """
 
     def __init__(self, call: Callable[[str, Sequence[dict[str, Any]]], None], world_sizes: Sequence[int]):
@@ -57,7 +57,7 @@ class EngineGroupClient:
         self._world_sizes = list(world_sizes)
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Shifts vLLM's ranks, which count within one engine, so that each engine's ranks follow the previous ones."""
+        """Shifts vLLM's ranks, which count within one engine: each engine's ranks follow the previous engine's."""
         first = itertools.accumulate(self._world_sizes[:-1], initial=0)
         infos = [
             init_info | {"rank_offset": init_info["rank_offset"] + offset} if "rank_offset" in init_info else init_info
@@ -72,7 +72,7 @@ class EngineGroupClient:
         self._call_all("update_weights", update_info=update_info)
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Passes no version on: our versions are set when the weights are verified."""
+        """Passes no version on: we set the version when the weights are verified."""
         self._call_all("finish_weight_update")
 
     def shutdown_weight_transfer_engine(self) -> None:
@@ -114,9 +114,9 @@ def send_weights(
 
     Args:
         weights: Hugging Face name -> tensor on the learner's GPU, or its part of a tensor.
-        pairs: what is sent: the same weights, whole, as `whole_tensors(weights, dtype)` makes them.
+        pairs: the same weights as whole tensors, to be sent: `whole_tensors(weights, dtype)`.
         call, world_sizes: see `EngineGroupClient`.
-        dtype: that of `pairs`; None: each weight's own.
+        dtype: the type of `pairs`; None: each weight's own.
     """
     client = EngineGroupClient(call, world_sizes)
     metadata = [ParamMeta(name, dtype or weight.dtype, tuple(weight.shape)) for name, weight in weights.items()]

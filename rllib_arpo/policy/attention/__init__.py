@@ -1,1 +1,1 @@
-"""Attention over packed trees: a token attends to its ancestors alone, and is computed once for all of its paths."""
+"""Attention over packed trees: a token attends only to its ancestors, and is computed once for all of its paths."""

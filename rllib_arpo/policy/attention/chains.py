@@ -1,4 +1,4 @@
-"""A packed pass as chains, from which every kernel of tree attention starts.
+"""Splits a packed pass into chains, from which every kernel of tree attention starts.
 
 Layout (see `core/packing.py`): the tokens of a tree lie in depth-first order, token t attends to s iff s <= t < end[s];
 several trees may follow each other in one pass. The tokens of a chain attend only to the path above it and, causally,
@@ -44,7 +44,7 @@ def chains(ends: np.ndarray) -> Iterator[Chain]:
     num_tokens = len(ends)
     if num_tokens == 0:
         return
-    # Token t continues the chain of t - 1 iff it is its only child: then both are attended to by the same tokens.
+    # Token t continues the chain of t - 1 iff t is its only child: the same later tokens then attend to both.
     starts = np.flatnonzero(np.concatenate(([True], ends[1:] != ends[:-1])))
     ancestors: list[Range] = []
     for start, stop in zip(starts.tolist(), [*starts[1:].tolist(), num_tokens], strict=True):

@@ -17,8 +17,7 @@ import torch.nn.functional as F
 from rllib_arpo.policy.attention.chains import Chain, Range, chains, depths, joined, last_tokens
 from rllib_arpo.policy.attention.tree_operator import empty_tokens_first
 
-#: Two neighbouring blocks are merged if that wastes at most this many masked query-key pairs, the cost of one more
-#: call.
+#: Two neighbouring blocks are merged if that wastes at most this many masked query-key pairs: a call costs as much.
 MAX_WASTED_PAIRS = 4096
 #: Longest block below a path; this bounds the waste above the diagonal of a long chain.
 MAX_BLOCK_TOKENS = 256
@@ -172,8 +171,8 @@ def _attend(
     """Grouped-query attention of [1, H, n, D] to [1, H_kv, m, D]; plainly causal (n = m) if `mask` is None.
 
     Returns:
-        the output [1, H, n, D], and the log-sum-exp [1, H, n] of the scores; on other devices than the CPU, where the
-        choice of the fused kernel depends on the machine, its values are not set, and `_attend_backward` ignores them.
+        the output [1, H, n, D], and the log-sum-exp [1, H, n] of the scores. Only the CPU sets its values; elsewhere
+        the fused kernel depends on the machine, and `_attend_backward` ignores them.
     """
     if _gives_log_sum_exps(query.device):
         return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
@@ -196,7 +195,7 @@ def _attend_backward(
             grad_output, *inputs, *result, 0.0, mask is None, attn_mask=mask, scale=scaling
         )
     query, key, value = (tensor.detach().requires_grad_() for tensor in inputs)
-    # An operator's own code runs below autograd, so nothing would be recorded here.
+    # An operator's own code runs below autograd, which would record nothing here.
     included, nothing = torch._C._dispatch_tls_local_include_set(), torch._C.DispatchKeySet(_NO_KEY)
     with torch._C._ForceDispatchKeyGuard(included, nothing), torch.enable_grad():
         output = _sdpa(query, key, value, mask, scaling)

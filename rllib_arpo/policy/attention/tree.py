@@ -20,7 +20,7 @@ from rllib_arpo.policy.attention.varlen import VarlenTree
 #: The name under which the function is registered: `attn_implementation=TREE_ATTENTION`.
 TREE_ATTENTION = "rllib_arpo_tree"
 
-#: Arguments that models pass beside the tensors and that have no effect here.
+#: Arguments that models pass besides the tensors, and that have no effect here.
 _IGNORED_KWARGS = frozenset({"position_ids", "use_cache", "cache_position", "past_key_values", "is_causal"})
 
 
@@ -105,7 +105,7 @@ def plan_tree(
 
     Args:
         end: [T] integers; token t attends to s iff s <= t < end[s].
-        dtype: of the attention, from `attention_dtype`.
+        dtype: the attention's type, from `attention_dtype`.
         kernel: a key of `TREE_KERNELS`, or "auto".
         window: how many tokens the attention reaches back, the token's own included; None: the whole path.
 
@@ -124,7 +124,7 @@ def _ends(end: torch.Tensor) -> np.ndarray:
 
 
 def register_tree_attention() -> str:
-    """Makes the function known to transformers; returns its name for `attn_implementation`."""
+    """Registers `tree_attention_forward` with transformers; returns its name for `attn_implementation`."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(TREE_ATTENTION, tree_attention_forward)
@@ -151,8 +151,8 @@ def tree_attention_forward(
         query: [1, H, T, D], position embedding applied.
         key, value: [1, H_kv, T, D]; H is a multiple of H_kv.
         attention_mask: None; the tree is the mask.
-        scaling: of the scores; None is 1 / sqrt(D).
-        dropout: 0.
+        scaling: the factor on the scores; None is 1 / sqrt(D).
+        dropout: must be 0.
         sliding_window: how many tokens the layer reaches back, the token's own included; None: the whole path.
         tree: the plan of the pass, from `plan_pass`; attention is computed in its dtype.
 

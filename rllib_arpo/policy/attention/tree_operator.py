@@ -1,7 +1,7 @@
 """Tree attention as one operator of torch, with its own backward pass: `torch.compile` does not look into it.
 
-Operators take tensors and numbers, so the plan of a pass is handed over as the number under which it is kept here. The
-number is a tensor, since compiled code may depend on the values of numbers, and never on those of tensors.
+Operators take only tensors and numbers, so this module keeps the plan of a pass under a number, and the operator gets
+the number. It is a tensor, since compiled code may depend on the values of numbers, but never on a tensor's values.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ class TreePlan(Protocol):
     def forward(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """[1, H, T, D], twice [1, H_kv, T, D] -> [1, H, T, D], and [1, H, T] that `backward` needs (log-sum-exps).
+        """Query [1, H, T, D], key and value [1, H_kv, T, D] -> output [1, H, T, D], log-sum-exps [1, H, T].
 
-        The output is laid out as [1, T, H, D], which the output projection reads; `scaling` None is 1 / sqrt(D).
+        The output is laid out as [1, T, H, D] for the output projection; `scaling` None is 1 / sqrt(D).
         """
 
     def backward(
@@ -60,7 +60,7 @@ class TreePlan(Protocol):
 class PlannedPass:
     """A plan, and the number under which the operator finds it: a tensor [], int64, on the CPU.
 
-    The plan is kept as long as this tensor, which the backward pass holds as well.
+    The plan lives as long as this tensor, which the backward pass also holds.
     """
 
     plan: TreePlan
@@ -76,7 +76,7 @@ class PlannedPass:
     def attend(
         self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
     ) -> torch.Tensor:
-        """[1, H, T, D], twice [1, H_kv, T, D], all in the plan's dtype -> [1, H, T, D]."""
+        """Query [1, H, T, D], key and value [1, H_kv, T, D], all in the plan's dtype -> [1, H, T, D]."""
         return _tree_attention(query, key, value, self.number, scaling)[0]
 
 

@@ -2,8 +2,8 @@
 
 The queries of a chain are its own tokens, its keys the path above it and itself; flash attention's causal mask is
 aligned to the last query and the last key (bottom right), so each query sees the whole path and the chain up to itself.
-`check_alignment` verifies this. The backward pass gathers keys and values again, whose copies grow with the number of
-branches, and takes output and log-sum-exps from the forward pass.
+`check_alignment` verifies this. The backward pass takes output and log-sum-exps from the forward pass, but gathers keys
+and values again: saved copies would grow with the number of branches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class VarlenTree:
     Attributes:
         key_index: [m] int64, the key tokens of all chains, one chain after the other.
         query_offsets, key_offsets: [C + 1] int32, where each chain's queries and keys begin.
-        max_queries, max_keys: of any chain.
+        max_queries, max_keys: the most that any chain has.
         window: how many keys a query attends to at most, itself included; None: all of its path.
     """
 
@@ -101,7 +101,7 @@ class VarlenTree:
         return _tokens_first(query), copies[0], copies[1]
 
     def _sum_copies(self, tensor: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        """Gradient of `tensor` [1, H_kv, T, D] from that of its copies; many branches add up, in fp32 at least."""
+        """The gradient of `tensor` [1, H_kv, T, D]: the sum over its copies in all branches, in fp32 at least."""
         total = empty_tokens_first(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32)).zero_()
         gradient = gradient.to(total.dtype).unflatten(1, (tensor.shape[1], -1)).sum(dim=2)
         _tokens_first(total).index_add_(0, self.key_index, gradient)
@@ -120,7 +120,7 @@ def _heads_first(tensor: torch.Tensor) -> torch.Tensor:
 
 @cache
 def check_alignment(device: torch.device, dtype: torch.dtype) -> None:
-    """Two queries below a path of one token: the first must not see the last of the three keys, the second must.
+    """Checks two queries below a path of one token: only the second one may see the last of the three keys.
 
     Raises:
         RuntimeError: flash attention aligns its causal mask differently on this machine.
@@ -143,7 +143,7 @@ def _offsets(lengths: list[int], device: torch.device) -> torch.Tensor:
 
 @cache
 def _takes_groups() -> bool:
-    """Whether fewer heads of keys than of queries are accepted: from torch 2.13 on."""
+    """Whether torch accepts fewer heads of keys than of queries (from 2.13 on)."""
     from torch.nn.attention.varlen import varlen_attn
 
     return "enable_gqa" in inspect.signature(varlen_attn).parameters
@@ -182,7 +182,7 @@ def _flash_backward(
     before: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """The gradients of `inputs`, as `varlen_attn`'s own backward pass computes them from its saved result."""
-    # Without dropout nothing is drawn.
+    # Without dropout the kernel draws no random numbers.
     state, unused = (grad_output.new_empty(size, dtype=torch.uint64) for size in (2, 0))
     return torch.ops.aten._flash_attention_backward(
         grad_output,
