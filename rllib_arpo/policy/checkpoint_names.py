@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def causal_lm_config(model_name_or_path: str) -> Any:
-    """The `transformers` configuration of a causal LM.
+    """The `transformers` configuration of a causal LM; of a vision-language model that of its text part (Qwen3.5).
 
     Raises:
         ValueError: there is no such model, or it is not a causal LM.
@@ -36,6 +36,10 @@ def causal_lm_config(model_name_or_path: str) -> Any:
             f"one that can be loaded: {first_line(error)}"
         ) from error
     architectures = config.architectures or []
+    text_architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type)
+    if hasattr(config, "text_config") and text_architecture is not None:
+        config, architectures = config.get_text_config(), [text_architecture]
+        config.architectures, config.name_or_path = architectures, model_name_or_path
     if not set(architectures) & set(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values()):
         raise ValueError(
             f"model_name_or_path={model_name_or_path!r} is not a causal language model: "

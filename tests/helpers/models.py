@@ -108,3 +108,24 @@ def tiny_model(
     model.save_pretrained(os.fspath(folder))
     tokenizer.save_pretrained(os.fspath(folder))
     return os.fspath(folder)
+
+
+def tiny_vision_language_model(folder) -> str:
+    """Saves a random Qwen3.5 as it is published, with a vision part; returns the folder."""
+    from transformers import AutoConfig, Qwen3_5ForConditionalGeneration
+
+    tokenizer = byte_tokenizer()
+    text = {
+        "vocab_size": TOKENIZER_SIZE, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "initializer_range": 0.2,
+        "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id, "model_type": "qwen3_5_text",
+    }  # fmt: skip
+    vision = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "out_hidden_size": 64}
+    config = AutoConfig.for_model(
+        "qwen3_5", text_config=text | STATES, vision_config=vision | {"num_position_embeddings": 16}
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        Qwen3_5ForConditionalGeneration(config).save_pretrained(os.fspath(folder))
+    tokenizer.save_pretrained(os.fspath(folder))
+    return os.fspath(folder)

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from rllib_arpo.policy.causal_lm import AUTOCAST_EXPERTS, check_tree_forward, experts_implementation, load_causal_lm
 from tests.helpers.model_fixtures import change_config
+from tests.helpers.models import tiny_vision_language_model
 
 
 @pytest.fixture
@@ -44,6 +45,22 @@ def test_other_architectures_pass_the_self_check(tmp_path, model_type):
 def test_a_mixture_of_experts_passes_the_self_check(tiny_folder, dtype, experts):
     config = load_causal_lm(tiny_folder("qwen3_moe"), dtype).config
     assert (config._attn_implementation, config._experts_implementation) == ("rllib_arpo_tree", experts)
+
+
+def test_the_text_part_of_a_vision_language_model_is_trained(tmp_path):
+    """Qwen3.5 is published with a vision part, whose weights are left out."""
+    from transformers import Qwen3_5ForConditionalGeneration
+
+    folder = tiny_vision_language_model(tmp_path / "model")
+    model = load_causal_lm(folder, torch.float32)
+    assert not [name for name in model.state_dict() if "visual" in name]
+    model.set_attn_implementation("eager")
+    tokens = torch.arange(1, 80)[None]
+    whole = Qwen3_5ForConditionalGeneration.from_pretrained(folder, attn_implementation="eager")
+    torch.testing.assert_close(model(tokens).logits, whole(tokens).logits)
+    model.save_pretrained(tmp_path / "saved")
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", attn_implementation="eager")
+    torch.testing.assert_close(saved(tokens).logits, model(tokens).logits)
 
 
 def test_the_self_check_finds_what_no_key_tells(tmp_path):

@@ -46,6 +46,7 @@ def engine_args(config: EngineConfig) -> EngineArgs:
     assert ours.keys() <= FROM_CONFIGURATION
     check_vllm_kwargs(config.engine_kwargs)
     check_known(config.engine_kwargs, [field.name for field in dataclasses.fields(EngineArgs)], "key of engine_kwargs")
+    model_config = causal_lm_config(config.model_name_or_path)
     defaults: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
     if current_platform.is_cpu():
         defaults |= {
@@ -56,11 +57,13 @@ def engine_args(config: EngineConfig) -> EngineArgs:
             "enable_chunked_prefill": False,
             "max_num_batched_tokens": max(8192, config.max_context_tokens),
         }
-        if layer_kinds(causal_lm_config(config.model_name_or_path)).reach is not None:
+        if layer_kinds(model_config).reach is not None:
             # vLLM caches states only together with chunked prefill.
             defaults |= {"enable_prefix_caching": False}
     else:
         defaults |= {"async_scheduling": True, "gpu_memory_utilization": GPU_MEMORY_UTILIZATION}
+    # vLLM would otherwise build a vision-language model whole, and name its weights in another way.
+    defaults |= {"hf_overrides": {"architectures": model_config.architectures}}
     if config.can_sleep:
         if not current_platform.is_sleep_mode_available():
             raise ValueError(f"sleep_level: vLLM cannot put an engine to sleep on a {current_platform.device_type}.")
