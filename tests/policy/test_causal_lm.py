@@ -7,7 +7,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from rllib_arpo.policy.causal_lm import AUTOCAST_EXPERTS, check_tree_forward, experts_implementation, load_causal_lm
+from rllib_arpo.policy.causal_lm import (
+    AUTOCAST_EXPERTS,
+    check_tree_forward,
+    experts_implementation,
+    load_causal_lm,
+    refuse_unsupported_config,
+)
 from tests.helpers.model_fixtures import change_config
 from tests.helpers.models import tiny_vision_language_model
 
@@ -106,6 +112,14 @@ def test_configurations_that_are_refused(llama_copy, changes, message):
         load_causal_lm(folder, torch.float32)
     assert folder in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("model_type", "need"), [("gpt_oss", "attention sinks"), ("gemma4_text", "layers share")])
+def test_models_that_cannot_be_trained_yet_are_refused_by_name(model_type, need):
+    from transformers import AutoConfig
+
+    with pytest.raises(ValueError, match=rf"The '{model_type}' model '' cannot be trained yet: that needs .*{need}"):
+        refuse_unsupported_config(AutoConfig.for_model(model_type))
 
 
 def test_keys_that_change_nothing_are_accepted(llama_copy):

@@ -1,4 +1,4 @@
-"""Makes `import torchvision` succeed in processes that have this folder on PYTHONPATH; its attributes are empty classes.
+"""Makes `import torchvision` succeed where this folder is on PYTHONPATH; its attributes are empty classes.
 
 vLLM imports it for Qwen3.5, whose text needs nothing of it. The lock for CPUs leaves it out.
 """
