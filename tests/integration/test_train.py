@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from pyarrow.fs import LocalFileSystem
+from transformers import AutoModelForCausalLM
 
 from rllib_arpo import AEPOConfig, DAPOConfig, GRPOConfig, ReinforcePlusPlusConfig, TreeGRPOConfig
 from rllib_arpo.commands import run_command
@@ -137,13 +138,17 @@ def test_a_mixture_of_experts_trains(ray_cluster, tmp_path):
 
 
 def test_a_model_with_states_trains(ray_cluster, tmp_path):
-    """With forks. vLLM's CPU kernels compute states in bf16 only."""
+    """With forks; it goes on from a checkpoint, and is exported. vLLM's CPU kernels compute states in bf16 only."""
     folder = tiny_model(tmp_path / "model", "qwen3_next", tie_word_embeddings=False)
     config = small_config(folder, engine="vllm", kv_cache_memory_bytes=16 << 20).language_model(dtype="bfloat16")
     config.environment(ParityEnv).adaptive_rollout(branching="always")
     algorithm = config.build_algo()
-    for _ in range(2):
+    path = None
+    for _ in range(3):
+        if path is not None:
+            algorithm.restore_from_path(path)
         result = algorithm.train()
+        path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
         assert result["env_runners"]["forks_per_question"] == 2
         assert result["env_runners"]["prefix_tokens_reused"] == 0
         assert 0 < result["learners"]["default_policy"]["engine_logprob_gap"] < 0.1
@@ -152,8 +157,12 @@ def test_a_model_with_states_trains(ray_cluster, tmp_path):
         layer = f"model.layers.0.linear_attn.{name}"
         assert np.abs(weights[layer] - before[layer]).max() > 1e-5, name
     [after] = engine_log_probs(algorithm)
-    np.testing.assert_allclose(after, learner_log_probs(algorithm), atol=0.3)
+    expected = learner_log_probs(algorithm)
+    np.testing.assert_allclose(after, expected, atol=0.3)
+    algorithm.save_model(tmp_path / "saved")
     algorithm.stop()
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "saved", dtype=torch.float32)
+    np.testing.assert_allclose(log_probs(saved), expected, atol=0.3)
 
 
 def log_probs(model) -> np.ndarray:
