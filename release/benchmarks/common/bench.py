@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from release.benchmarks.common.endless_models import endless_llama, endless_smollm2
+from release.benchmarks.common.endless_models import endless_hybrid, endless_llama, endless_smollm2
 from rllib_arpo.files import write_json
 from rllib_arpo.tracking.machine import commit, machine, num_cores, versions
 
 SMOLLM2 = "SmolLM2-135M-Instruct, fp32"
 SMOLLM2_FIFTH = "random Llama of SmolLM2-135M's widths, with a fifth of its layers (6) and words (V = 9,830), fp32"
+HYBRID = "random Qwen3.5 (text) of the same widths, 6 layers with a state and 2 with full attention, fp32"
 SMALL_LLAMA = "random Llama (hidden 384, 6 layers, V = 8192), fp32"
 TINY_LLAMA = "random Llama (hidden 64, 2 layers, V = 300), fp32"
 MAKERS: dict[str, Callable[[Path], str]] = {
@@ -37,6 +38,9 @@ MAKERS: dict[str, Callable[[Path], str]] = {
     SMALL_LLAMA: lambda folder: endless_llama(folder, hidden_size=384, num_layers=6, vocab_size=8192),
     SMOLLM2_FIFTH: lambda folder: endless_llama(
         folder, hidden_size=576, num_layers=6, vocab_size=9830, intermediate_size=1536, num_key_value_heads=3
+    ),
+    HYBRID: lambda folder: endless_hybrid(
+        folder, hidden_size=576, num_layers=8, vocab_size=9830, intermediate_size=1536
     ),
     TINY_LLAMA: lambda folder: endless_llama(folder, hidden_size=64, num_layers=2, vocab_size=300),
 }

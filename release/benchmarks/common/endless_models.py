@@ -1,4 +1,4 @@
-"""The benchmarks' models: SmolLM2-135M without an end-of-sequence token, and small random Llamas.
+"""The benchmarks' models: SmolLM2-135M without an end-of-sequence token, and small random ones.
 
 A model that never ends by itself gives both sides of a ratio the same token counts.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 #: Every model here has the token ids from 0 to below this.
 NUM_BYTE_TOKENS = 256
@@ -40,8 +41,7 @@ def endless_llama(
 
     Without an `intermediate_size` its MLPs are twice as wide as its hidden states.
     """
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import LlamaConfig
 
     head_dim = min(64, hidden_size // 2)
     config = LlamaConfig(
@@ -57,9 +57,38 @@ def endless_llama(
         bos_token_id=None,
         eos_token_id=None,
     )
+    return _save(config, folder)
+
+
+def endless_hybrid(folder: Path, *, hidden_size: int, num_layers: int, vocab_size: int, intermediate_size: int) -> str:
+    """Saves a random fp32 Qwen3.5 (text), of whose layers every fourth has full attention; returns its folder."""
+    from transformers import Qwen3_5TextConfig
+
+    config = Qwen3_5TextConfig(
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_hidden_layers=num_layers,
+        num_attention_heads=hidden_size // 64,
+        num_key_value_heads=hidden_size // 192,
+        head_dim=64,
+        linear_num_key_heads=hidden_size // 192,
+        linear_num_value_heads=hidden_size // 64,
+        linear_key_head_dim=64,
+        linear_value_head_dim=64,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+    )
+    return _save(config, folder)
+
+
+def _save(config: Any, folder: Path) -> str:
+    import torch
+    from transformers import AutoModelForCausalLM
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = LlamaForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     folder.mkdir(parents=True)
     model.save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)

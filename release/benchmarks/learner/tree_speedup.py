@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from release.benchmarks.common.bench import SMOLLM2, SMOLLM2_FIFTH, Bench, alternate, ratio, timed
+from release.benchmarks.common.bench import HYBRID, SMOLLM2, SMOLLM2_FIFTH, Bench, alternate, ratio, timed
 from release.benchmarks.learner.rollouts import Rollouts, make_rollouts
 from release.benchmarks.learner.sides import LearnerSide, make_side, take_gradients
 from release.benchmarks.learner.tree_workload import make_question
@@ -39,16 +39,18 @@ def seconds_of(side: LearnerSide, _repeat: int = 0) -> float:
     return seconds
 
 
-def speedup(bench: Bench, sharing: float) -> dict[str, Any]:
-    """`speedup_packed_R`: seconds without sharing / our seconds, the median of the pairs."""
+def speedup(bench: Bench, sharing: float, name: str = "packed") -> dict[str, Any]:
+    """`speedup_packed_R`: seconds without sharing / our seconds, the median of the pairs; "states": of `HYBRID`."""
     # The short runs are repeated more often: at ratio 1 it is about some percent.
     repeats = bench.pick(full=7, quick=7, tiny=2) if sharing == 1 else bench.pick(full=5, quick=5, tiny=1)
-    folder, rollouts = bench.model(model_for(bench)), rollouts_for(bench, sharing)
+    model = HYBRID if name == "states" else model_for(bench)
+    folder, rollouts = bench.model(model), rollouts_for(bench, sharing)
     # The turn that does not count has the whole workload: in a process's first passes each new page of memory is a
     # fault, which slows our one pass by a fifth and the several passes of the other side by less.
     sides = {f"{name}_s": partial(seconds_of, make_side(name, folder, rollouts)) for name in ("ours", "packed")}
     seconds = alternate(sides, repeats)
-    return ratio(f"speedup_packed_{sharing:.1f}", "packed_s", "ours_s", seconds, **workload(bench, rollouts))
+    about = workload(bench, rollouts) | {"model": bench.model_name(model)}
+    return ratio(f"speedup_{name}_{sharing:.1f}", "packed_s", "ours_s", seconds, **about)
 
 
 def gradients(bench: Bench) -> dict[str, Any]:
