@@ -1,7 +1,7 @@
-"""The errors of environments that are not bugs, by the side that must answer for them.
+"""The errors of environments that are not bugs: the class says who made the mistake.
 
-`ToolError` is the model's: it reads the message, and goes on. `BrokenToolError` is the environment's: the trajectory is
-masked and counted. `DataError` is the user's: it ends the run with one sentence.
+A `ToolError` is the model's mistake: it reads the message and goes on. A `BrokenToolError` is the environment's: the
+trajectory is masked and counted. A `DataError` is the user's: it ends the run with one sentence.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class BrokenToolError(Exception):
 
 
 class ForkRefused(Exception):
-    """A fork is not what its parent was: raised by `step_agent` in the fork's first turn, it takes the fork back."""
+    """`step_agent` raises this in a fork's first turn if the fork differs from its parent: it leaves the tree."""
 
 
 class DataError(ValueError):
@@ -36,12 +36,12 @@ class DataError(ValueError):
 
 
 class ContractError(DataError):
-    """Code of the user, a reward or an environment, raised or returned what its contract excludes."""
+    """The user's code, a reward or an environment, raised or returned something that its contract does not allow."""
 
 
 @contextlib.contextmanager
 def as_tool_error(beginning: str = "") -> Iterator[None]:
-    """Whatever the block raises is the model's mistake: a `ToolError`, whose message has this beginning."""
+    """Turns whatever the block raises into the model's mistake: a `ToolError` whose message begins with `beginning`."""
     try:
         yield
     except ToolError:

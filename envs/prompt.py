@@ -1,4 +1,4 @@
-"""What the model reads, as tokens: the prompt of a question, and what a world says where it takes turns."""
+"""Makes the tokens that the model reads: a question's prompt, and the messages of a world that takes turns."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from rllib_arpo.envs.worlds.world import BEGINS, Opening, Reply
 
 
 def with_opening(question: Question, opening: str) -> Question:
-    """The question with the text of its world at the end of the last user's message, or as one.
+    """The question with its world's text: at the end of its last message if that is the user's, otherwise as a new one.
 
     Raises:
-        DataError: neither asks anything.
+        DataError: neither the question nor the world asks anything.
     """
     if not opening:
         if not question.messages:
@@ -40,23 +40,23 @@ def with_opening(question: Question, opening: str) -> Question:
 
 
 def asked_alone(question: Question, config: ToolEnvConfig) -> Question:
-    """The question, where there is no world.
+    """A question without a world, if it can be asked alone.
 
     Raises:
         DataError: it asks nothing, or no right answer is known though the reward needs one.
     """
     if not question.answers and question.ability in (MATH, QA) and needs_answers(config.reward):
-        raise DataError(f"{question.source}: no right answer, which only a world or a reward of your own does without.")
+        raise DataError(f"{question.source}: no right answer: only a world or a reward of your own can do without one.")
     return with_opening(question, "")
 
 
 def build_prompt(
     chat: Chat, protocol: Protocol, question: Question, config: ToolEnvConfig, instruction: str | None = None
 ) -> np.ndarray:
-    """The prompt's token ids, [p] int32. `instruction` is that of `Protocol.prompt`.
+    """The prompt's token ids, [p] int32. For `instruction` see `Protocol.prompt`.
 
     Raises:
-        DataError: as `checked_prompt`.
+        DataError: see `checked_prompt`.
     """
     return checked_prompt(protocol.prompt(chat, question, instruction), question, config)
 
@@ -106,12 +106,12 @@ def next_messages(
 
     Args:
         state: the path, with the turn to which the world replied.
-        reply: its text, as of an error, is a message of the user where it has no messages.
+        reply: if it has no messages (an error has none), its text becomes a message of the user.
         max_tokens: longer messages of a conversation that goes on are cut in the middle.
 
     Raises:
         ContractError: the reply follows a turn that is not on the path.
-        UnreadableError: the world may say something else.
+        UnreadableError: the template cannot render the reply; the world may give another one.
     """
     if reply.follows not in (None, BEGINS, *range(len(state.turns))):
         raise ContractError(f"A reply after {len(state.turns)} turns follows turn {reply.follows!r:.80}.")

@@ -19,10 +19,9 @@ from rllib_arpo.envs.retrieval.documents import Document, ReadOptions, read_docu
 INFO_FILE, TANTIVY_FOLDER = "index.json", "tantivy"
 #: The version of the folder's layout and of the rule for words.
 VERSION = 1
-#: Memory of the writer of an index in memory, and of a folder: with more of it there are fewer pieces, which are merged
-#: later.
+#: Memory of the writer of an index, in memory and in a folder: more memory makes fewer pieces to merge later.
 HEAP_BYTES, FOLDER_HEAP_BYTES = 64 << 20, 256 << 20
-#: What is searched -> by which factor a word there counts: texts also name the titles of other passages.
+#: Field -> the weight of its words: less for texts, which also name the titles of other passages.
 _BOOSTS = {"title": 2.0, "text": 1.0}
 
 _TOKENIZER = "words"
@@ -191,7 +190,7 @@ def new_index(folder: Path | None) -> Any:
 
 
 def add_documents(index: Any, documents: Iterable[Document], heap_bytes: int) -> int:
-    """Writes the documents and returns their number. One thread: their order is that of the index."""
+    """Writes the documents and returns their number. One thread does it, so the index keeps their order."""
     import tantivy
 
     writer = index.writer(heap_size=heap_bytes, num_threads=1)

@@ -1,4 +1,4 @@
-"""The results that the search tool knows before it searches, and those that it adds."""
+"""The results that the search tool already knows, and those that it adds."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class KnownResults:
 
     Attributes:
         path: a sqlite file of `ResultCache`, or a .json file {query: result}.
-        settings: of a web back-end that adds its results: name -> a JSON value on which they depend, beside the query.
-            The file holds those of one configuration; imported entries fit any. None: nothing is added.
+        settings: name -> JSON value, of a web back-end that adds its results, which depend on them and on the query.
+            The file holds the results of one configuration; imported entries fit any. None: nothing is added.
 
     Raises:
-        ValueError: the file is .json and cannot take new results, or holds those of other settings.
+        ValueError: the file is .json and cannot take new results, or holds results of other settings.
         DataError: there is no such file, or it cannot be written.
     """
 
@@ -87,7 +87,7 @@ class KnownResults:
         for name, own in (self.settings or {}).items():
             if found.get(name, own) != own:
                 raise ValueError(
-                    f"{self.path}: the results of this cache are those of {name}={found[name]!r}, and the search tool"
+                    f"{self.path}: this cache holds results of {name}={found[name]!r}, and the search tool"
                     f" has {own!r}: give it a cache of its own."
                 )
 

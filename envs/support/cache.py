@@ -67,7 +67,7 @@ class ResultCache:
             connection.executemany("INSERT OR REPLACE INTO results VALUES (?, ?)", entries)
 
     async def get_or_make(self, key: str, make: Callable[[], Awaitable[str]]) -> str:
-        """The text of `key`; if there is none yet, keeps that of `make()`. Does not block the event loop."""
+        """The text of `key`; if there is none yet, `make()` makes it and it is kept. Does not block the event loop."""
         text = await asyncio.to_thread(self.get, key)
         if text is None:
             text = await make()
@@ -92,7 +92,7 @@ class ResultCache:
         return None if row is None else row[0]
 
     def keep_settings(self, settings: str) -> None:
-        """Stores the settings on which the texts depend beside their keys, unless the file has settings already."""
+        """Stores the settings on which the texts depend besides their keys, unless the file has settings already."""
         with self._transaction() as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS settings (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
             connection.execute("INSERT OR IGNORE INTO settings VALUES (1, ?)", (settings,))

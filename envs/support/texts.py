@@ -1,4 +1,4 @@
-"""Small functions of texts."""
+"""Small functions for texts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def closing_brace(text: str, begin: int) -> int | None:
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value (with tuples or lists) with all its texts changed, those of its keys too."""
+    """A JSON value (with tuples or lists) with all its texts changed, keys included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Tools that take a JSON object: those of servers, functions and worlds."""
+"""Tools that take a JSON object: tools of servers, functions and worlds."""
 
 from __future__ import annotations
 
