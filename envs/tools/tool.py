@@ -123,8 +123,8 @@ class Tool(ABC):
         required = self.parameters if self.required is None else self.required
         return {"type": "object", "properties": dict(self.parameters), "required": list(required)}
 
-    def text_argument(self, arguments: Mapping[str, Any]) -> str:
-        """The argument of `__call__` for a native function call: all parameters as JSON, or the only one's value.
+    def text_argument(self, arguments: Mapping[str, Any]) -> Any:
+        """The argument of `read` for a native function call: all parameters as JSON, or the only one's value.
 
         A value that is not a text is written as JSON, as the model writes it between tags ("3", "[1, 2]").
 
@@ -138,7 +138,7 @@ class Tool(ABC):
         value = arguments.get(name, "")
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
-    def read(self, argument: str) -> Any:
+    def read(self, argument: Any) -> Any:
         """A call's argument in the form that `__call__` takes: the text itself, unless the tool parses it here.
 
         Whatever this raises is the model's mistake, and becomes its observation. It runs in the rollout's event loop,
@@ -236,9 +236,10 @@ def read_argument(tool: Tool, argument: str | Mapping[str, Any]) -> Any:
         ToolError: it cannot be read, which is the model's mistake.
     """
     with as_tool_error(f"{tool.name} cannot read its argument: "):
-        text = argument if isinstance(argument, str) else tool.text_argument(argument)
-        text.encode()  # Half of a character could not be sent to any service.
-        return tool.read(text)
+        given = argument if isinstance(argument, str) else tool.text_argument(argument)
+        if isinstance(given, str):
+            given.encode()  # Half of a character could not be sent to any service.
+        return tool.read(given)
 
 
 def slot_of(tool: Tool) -> AbstractAsyncContextManager[Any]:

@@ -33,7 +33,7 @@ class FunctionTool(SchemaTool):
     max_result_tokens: int = 2048
     max_attempts: int = 1
 
-    def read(self, argument: str) -> Any:
+    def read(self, argument: str | Mapping[str, Any]) -> Any:
         return self.arguments(super().read(argument))
 
     async def __call__(self, argument: tuple[tuple[Any, ...], dict[str, Any]]) -> ToolResult:

@@ -102,7 +102,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "tool browse": BrowseTool().read,
     "tool browse: address": AddressRule().check_url,
     "tool mcp": SCHEMA.read,
-    "tool mcp: native": lambda s: SCHEMA.text_argument({"a": s}),
+    "tool mcp: native": lambda s: SCHEMA.read({"a": s}),
     "tool mcp: result": lambda s: result_text(SimpleNamespace(content=[SimpleNamespace(type="text", text=s)] * 2)),
     "web: kind of page": lambda s: is_html(page(s, s)),
     "web: page": lambda s: Page.from_json(Page("http://a.org", s, s).to_json()).shown(),
