@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.support.cache import ResultCache, read_texts
+from rllib_arpo.envs.support.cache import ResultCache, read_texts, with_search_keys
 from rllib_arpo.envs.support.data_files import fingerprint
+from rllib_arpo.envs.support.texts import search_key
 
 
 @dataclass(frozen=True)
@@ -59,14 +60,14 @@ class KnownResults:
         _ = self._entries
 
     def get(self, query: str) -> str | None:
-        """The result of a query, or None; leading, trailing and repeated spaces make no difference."""
+        """The result of a query, or None; blanks and other forms of the same letters make no difference."""
         found = self._entries.get(query)
-        return self._entries.get(normal(query)) if found is None else found
+        return self._entries.get(search_key(query)) if found is None else found
 
     def put(self, query: str, result: str) -> None:
         """Adds a result; blocks."""
         assert isinstance(self._entries, ResultCache)
-        self._entries.put(normal(query), result)
+        self._entries.put(search_key(query), result)
 
     def inputs(self) -> Mapping[str, str]:
         """Path -> a mark of the content, of a .json file."""
@@ -92,18 +93,13 @@ class KnownResults:
                 )
 
 
-def normal(query: str) -> str:
-    """The key of a new result."""
-    return " ".join(query.split())
-
-
 def _is_json(path: str) -> bool:
     return Path(path).suffix == ".json"
 
 
 @functools.lru_cache(maxsize=4)
 def _json_file(path: str, mtime_ns: int) -> dict[str, str]:
-    return read_texts(path)
+    return with_search_keys(read_texts(path))
 
 
 @functools.lru_cache(maxsize=8)
