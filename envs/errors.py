@@ -19,6 +19,18 @@ class ToolError(Exception):
     """The model's call failed; the message becomes the observation, with `ToolStatus.ERROR`."""
 
 
+class RaisedToolError(ToolError):
+    """A user's function or method raised an exception that is none of these; the model reads its message.
+
+    Attributes:
+        kinds: the `class_names` of the exception.
+    """
+
+    def __init__(self, error: Exception):
+        super().__init__(str(error) or type(error).__name__)
+        self.kinds = class_names(error)
+
+
 class TransientToolError(ToolError):
     """The call failed for a temporary reason (a busy server, a lost connection); the caller may repeat it."""
 
@@ -37,6 +49,11 @@ class DataError(ValueError):
 
 class ContractError(DataError):
     """The user's code, a reward or an environment, raised or returned something that its contract does not allow."""
+
+
+def class_names(error: Exception) -> tuple[str, ...]:
+    """The names of the exception's class and its bases, below `Exception`."""
+    return tuple(kind.__name__ for kind in type(error).__mro__[:-3]) or ("Exception",)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from rllib_arpo.envs.question import MATH, QA, Question
 from rllib_arpo.envs.rewards.compose import needs_answers
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.tools.tool import cut
-from rllib_arpo.envs.worlds.world import BEGINS, Opening, Reply
+from rllib_arpo.envs.worlds.world import BEGINS, Opening, Reply, World
 
 
 def with_opening(question: Question, opening: str) -> Question:
@@ -62,7 +62,7 @@ def build_prompt(
 
 
 def checked_prompt(prompt: np.ndarray, question: Question, config: ToolEnvConfig) -> np.ndarray:
-    """The prompt.
+    """The prompt, if it is short enough.
 
     Raises:
         DataError: it is longer than `max_prompt_tokens`, or leaves no room for a response.
@@ -76,6 +76,24 @@ def checked_prompt(prompt: np.ndarray, question: Question, config: ToolEnvConfig
             f" max_context_tokens = {config.max_context_tokens}."
         )
     return prompt
+
+
+def prompt_of_world(
+    chat: Chat, protocol: Protocol, question: Question, config: ToolEnvConfig, world: World, opening: str | Opening
+) -> np.ndarray:
+    """The prompt's token ids, [p] int32, of a question whose world has begun with `opening`.
+
+    Raises:
+        DataError: see `checked_prompt`.
+        UnreadableError: the chat template cannot render the opening.
+    """
+    if isinstance(opening, Opening):
+        return checked_prompt(first_messages(protocol, chat, opening), question, config)
+    instruction = world.instruction
+    if instruction is None:
+        answers = type(world).score is World.score and not world.pays_by_replies
+        instruction = protocol.instruction(answers=answers)
+    return build_prompt(chat, protocol, with_opening(question, opening), config, instruction)
 
 
 class UnreadableError(BrokenToolError):

@@ -16,6 +16,7 @@ import numpy as np
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
 from rllib_arpo.envs.env_config import TEXT, read_env_config
 from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.first_question import check_first_question
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
     OPTION_NUM_ROOTS,
@@ -31,10 +32,8 @@ from rllib_arpo.envs.prompt import (
     UnreadableError,
     asked_alone,
     build_prompt,
-    checked_prompt,
-    first_messages,
     next_messages,
-    with_opening,
+    prompt_of_world,
 )
 from rllib_arpo.envs.protocols.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, Parsed, end_of_turn
@@ -45,7 +44,7 @@ from rllib_arpo.envs.tools.tool import Tool, cut, run_tool
 from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.session import WorldSession
-from rllib_arpo.envs.worlds.world import Opening, Reply, WholeTurn, World
+from rllib_arpo.envs.worlds.world import Reply, WholeTurn
 
 #: Endings that count as bad format for a world's score.
 _BAD_FORMAT = frozenset({StopReason.MALFORMED_CALL, StopReason.TOKEN_LIMIT})
@@ -119,16 +118,12 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     @classmethod
     def validate_config(cls, env_config: Mapping[str, Any]) -> None:
-        """Checks `env_config`, and the first question's prompt with the model's tokenizer, before any actor starts.
+        """Checks `env_config`, and tries it on the first question, before any actor starts.
 
         Raises:
             ValueError: one clear sentence that names the key; a `DataError` if a data file is at fault.
         """
-        config, task, tools = read_env_config(env_config)
-        chat = config.make_chat()
-        if config.world is None:  # A world completes the prompt when it is reset.
-            question = asked_alone(task.question(0, tuple(tools)), config)
-            build_prompt(chat, config.make_protocol(tools, chat), question, config)
+        check_first_question(*read_env_config(env_config))
 
     def take_refused(self) -> int:
         return 0 if self._make_world is None else self._make_world.sample.take_refused()
@@ -151,15 +146,8 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     async def _begun_by_world(self, question: Question, trunk: WorldSession, num_roots: int) -> Any:
         world = await trunk.ready()
-        instruction = world.instruction
-        if instruction is None:
-            answers = type(world).score is World.score and not world.pays_by_replies
-            instruction = self.protocol.instruction(answers=answers)
-        if isinstance(trunk.opening, Opening):
-            prompt = first_messages(self.protocol, self.chat, trunk.opening)
-            return self._begun(checked_prompt(prompt, question, self.config), num_roots)
-        asked = with_opening(question, trunk.opening or "")
-        return self._begun(build_prompt(self.chat, self.protocol, asked, self.config, instruction), num_roots)
+        prompt = prompt_of_world(self.chat, self.protocol, question, self.config, world, trunk.opening or "")
+        return self._begun(prompt, num_roots)
 
     def _begun(self, prompt: np.ndarray, num_roots: int) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
         assert self.question is not None

@@ -62,7 +62,7 @@ os.register_at_fork(after_in_child=loop_thread.cache_clear)
 
 @contextlib.contextmanager
 def uncancelled(message: str) -> Iterator[None]:
-    """Put it around awaiting a user's coroutine: a `CancelledError` there is the waiting task's own, or a bug.
+    """Wraps the awaiting of a user's coroutine: a `CancelledError` there is the waiting task's own, or a bug.
 
     Raises:
         RuntimeError: there is one, though nobody cancels the waiting task; its text is `message`.

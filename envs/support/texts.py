@@ -38,7 +38,7 @@ def usual_letters(text: str) -> str:
 
 
 def search_key(text: str) -> str:
-    """The key of a query in a cache: forms of letters make no difference, nor do blanks."""
+    """The key of a query in a cache: blanks, and other forms of the same letters, make no difference."""
     return " ".join(usual_letters(text).split())
 
 

@@ -95,6 +95,8 @@ def class_adapter(made: type) -> Callable[..., Callable[[], World]]:
             signatures[name] = Signature.of(inspect.getattr_static(made, name).__get__(object(), made))
         except ValueError as error:
             raise ValueError(f"{what}.{name}: {error}.") from error
+    if _REWARD in names:
+        check_options(partial(made.get_reward, None), {}, f"{what}.{_REWARD}")  # type: ignore[attr-defined]
     score = {"score": _reward} if _REWARD in names else {}
     schemas = {name: {"description": one.description, **one.schema} for name, one in signatures.items()}
     # A type of its own: errors name the class, and copies of a world share the schemas.

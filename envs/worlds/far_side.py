@@ -70,7 +70,7 @@ class WorldLike:
 
 
 class GymLike(WorldLike):
-    """An object with `reset(seed=)` and `step(text)`, as Gymnasium's."""
+    """An object with `reset(seed=)` and `step(text)`, like Gymnasium's environments."""
 
     paid = 0.0
 
@@ -205,7 +205,8 @@ class Worlds:
             try:
                 said, reward, done = made.act(action)
             except made.read_by_model as error:
-                return {"text": str(error) or type(error).__name__, "error": True}
+                kinds = [kind.__name__ for kind in type(error).__mro__[:-3]]  # Without Exception and its bases.
+                return {"text": str(error) or type(error).__name__, "error": kinds or ["Exception"]}
         return {"text": text(said), "reward": float(reward), "done": bool(done)}
 
     def score(self, world: int, turns: list[str], format_valid: bool) -> dict[str, Any] | None:

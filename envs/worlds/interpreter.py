@@ -212,7 +212,7 @@ class FarWorld(World):
         said = {"tool": action.tool, "arguments": dict(action.arguments)} if isinstance(action, Call) else action
         reply = await self._ask("act", action=said)
         if reply.get("error"):
-            return Reply(reply["text"], status=ToolStatus.ERROR)
+            return Reply(reply["text"], status=ToolStatus.ERROR, raised=tuple(reply["error"]))
         return Reply(reply["text"], reply["reward"], reply["done"])
 
     async def score(self, path: FinishedPath) -> Score | None:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Generator
 from typing import Any, Generic, TypeVar
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, ToolError, finite
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, RaisedToolError, ToolError, finite
 from rllib_arpo.envs.forkable_env import settled
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
@@ -79,7 +79,8 @@ class RunningWorld:
             # What the world does with the arguments must not change what a replay gives it.
             reply = await self._limited(Drawing(self._numbers, self.world.act(copy.deepcopy(action))))
         except ToolError as error:
-            reply = Reply(str(error), status=ToolStatus.ERROR)
+            kinds = error.kinds if isinstance(error, RaisedToolError) else ()
+            reply = Reply(str(error), status=ToolStatus.ERROR, raised=kinds)
         if not (isinstance(reply, Reply) and isinstance(reply.text, str)):
             raise ContractError(f"{self.name} must return a Reply with a text, not {reply!r:.80}.")
         reward = finite(reply.reward, f"{self.name}: the reward of {str(action)!r:.80}")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rllib_arpo.envs.errors import BrokenToolError, ContractError, ToolError
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, RaisedToolError, ToolError
 from rllib_arpo.envs.support.loop_thread import in_thread
 from rllib_arpo.envs.support.texts import first_line
 
@@ -103,5 +103,5 @@ async def answer_of(function: Callable[..., Any], *args: Any, in_a_thread: bool,
     except (ToolError, BrokenToolError, ContractError):
         raise
     except Exception as error:
-        raise ToolError(str(error) or type(error).__name__) from error
+        raise RaisedToolError(error) from error
     return result if isinstance(result, str) else str(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from rllib_arpo.core.tree import ToolStatus
@@ -82,6 +82,7 @@ class Reply:
         functions: what the model may call then.
         follows: the turn, counted from 0, whose conversation the messages continue (the model then reads nothing of
             later turns); None: the last one; `BEGINS`: none, the messages are a whole prompt.
+        raised: the class of the exception behind an error, and its bases, if the world's own code raised it.
     """
 
     text: str
@@ -91,6 +92,7 @@ class Reply:
     messages: tuple[Mapping[str, Any], ...] = ()
     functions: tuple[Mapping[str, Any], ...] = ()
     follows: int | None = None
+    raised: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         paid = f" (reward {self.reward:g})" if self.reward else ""
