@@ -24,7 +24,7 @@ from rllib_arpo.envs.worlds.functions import option_names
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.registry import find_world
 
-#: Stands for the tool's name where a turn's text is the action.
+#: A turn whose text is the action has this in place of a tool's name.
 TEXT = "text"
 
 
@@ -33,26 +33,26 @@ class ToolEnvConfig:
     """The environment's own keys; all other keys of `env_config` are fields of the task's class.
 
     Attributes:
-        model_name_or_path: whose tokenizer and chat template are used.
-        task: a name in `TASKS`, or the class of a task of your own, itself or as "module:Class". Only a world can begin
-            from seeds.
-        world: what trajectories act in (`find_world`), beside the tools.
-        max_context_tokens: prompt and response of a path, at most.
-        max_prompt_tokens: of a question's prompt, at most; None: what leaves room for a response.
-        max_response_tokens: generated and tool tokens of a path, at most.
-        max_turn_tokens: generated tokens of one turn, at most; None leaves it to max_response_tokens.
-        max_tool_calls: executed calls of a path, and texts that a world takes, at most; the next one ends the path.
-        max_calls_per_tool: tool name -> executed calls of this tool on a path, at most; further calls are answered by a
-            refusal, and the path goes on.
+        model_name_or_path: the model whose tokenizer and chat template are used.
+        task: a name in `TASKS`, or your own task's class, itself or as "module:Class"; "seeds" needs a world.
+        world: the world in which trajectories act (see `find_world`), in addition to the tools.
+        max_context_tokens: the most tokens that prompt and response of a path may have together.
+        max_prompt_tokens: the most tokens of a question's prompt; None: as many as leave room for a response.
+        max_response_tokens: the most tokens of a path after its prompt, from the model and from tools.
+        max_turn_tokens: the most generated tokens of one turn; None: only max_response_tokens limits it.
+        max_tool_calls: the most calls that a path may execute, where texts that a world takes count as calls; the next
+            one ends the path.
+        max_calls_per_tool: tool name -> the most calls of this tool that a path may execute; a refusal answers further
+            calls, and the path goes on.
         protocol: a name in `PROTOCOLS`.
-        tools: tool name, or a function or the class of a tool of your own, itself or as "module:name" -> its
-            configuration, or a list of them (Tune wants texts as keys); None: the task's tools with its defaults; {}:
-            no tools, and a prompt that mentions none.
-        reward: a name in `REWARDS`, a function of your own, itself or as "module:function", or a mapping of these to
+        tools: tool -> its configuration, or a list of tools. A tool is a name in `TOOLS`, or your own function or
+            class, as the object or as "module:name" (Tune wants texts as keys). None: the task's tools with its
+            defaults; {}: no tools, and a prompt that mentions none.
+        reward: a name in `REWARDS`, your own function, as the object or as "module:function", or a mapping of these to
             weights.
         qa_metric: "f1", "exact_match" or "judge".
         judge: fields of `ChatClient`, for qa_metric="judge".
-        chat_template_kwargs: go to the chat template (`enable_thinking`, ...).
+        chat_template_kwargs: arguments for the chat template (`enable_thinking`, ...).
     """
 
     model_name_or_path: str
@@ -91,7 +91,7 @@ class ToolEnvConfig:
 
     @functools.cached_property
     def make_world(self) -> WorldMaker | None:
-        """Makes worlds, if there are any."""
+        """The maker of worlds; None: there are none."""
         return None if self.world is None else find_world(self.world)
 
     def make_chat(self) -> Chat:
@@ -133,7 +133,7 @@ def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task,
     config = ToolEnvConfig(**{key: value for key, value in env_config.items() if key in own})
     task: Task = task_class(**{key: value for key, value in env_config.items() if key in of_task})
     if isinstance(task, SeedsTask) and config.world is None:
-        raise ValueError("env_config['task']: only a world ('world') asks questions of seeds.")
+        raise ValueError("env_config['task']: 'seeds' needs a 'world', which asks the questions.")
     if config.make_world is not None and config.make_world.sample.takes_turns:
         _check_turns(config, config.make_world)
         tools: dict[str, Tool] = {}
@@ -149,7 +149,7 @@ def _check_turns(config: ToolEnvConfig, world: WorldMaker) -> None:
     for key, value in (("['tools']", config.tools), ("['world']: instruction", world.sample.instruction)):
         if value:
             raise ValueError(
-                f"env_config{key} would do nothing: {world.name} takes turns, and the model reads its messages alone."
+                f"env_config{key} would do nothing: {world.name} takes turns, and the model reads only its messages."
             )
 
 

@@ -1,7 +1,7 @@
-"""The errors of environments that are not bugs, by the side that must answer for them.
+"""The errors of environments that are not bugs: the class says who made the mistake.
 
-`ToolError` is the model's: it reads the message, and goes on. `BrokenToolError` is the environment's: the trajectory is
-masked and counted. `DataError` is the user's: it ends the run with one sentence.
+A `ToolError` is the model's mistake: it reads the message and goes on. A `BrokenToolError` is the environment's: the
+trajectory is masked and counted. A `DataError` is the user's: it ends the run with one sentence.
 """
 
 from __future__ import annotations
@@ -19,6 +19,18 @@ class ToolError(Exception):
     """The model's call failed; the message becomes the observation, with `ToolStatus.ERROR`."""
 
 
+class RaisedToolError(ToolError):
+    """A user's function or method raised an exception that is none of these; the model reads its message.
+
+    Attributes:
+        kinds: the `class_names` of the exception.
+    """
+
+    def __init__(self, error: Exception):
+        super().__init__(str(error) or type(error).__name__)
+        self.kinds = class_names(error)
+
+
 class TransientToolError(ToolError):
     """The call failed for a temporary reason (a busy server, a lost connection); the caller may repeat it."""
 
@@ -28,7 +40,7 @@ class BrokenToolError(Exception):
 
 
 class ForkRefused(Exception):
-    """A fork is not what its parent was: raised by `step_agent` in the fork's first turn, it takes the fork back."""
+    """`step_agent` raises this in a fork's first turn if the fork differs from its parent: it leaves the tree."""
 
 
 class DataError(ValueError):
@@ -36,12 +48,17 @@ class DataError(ValueError):
 
 
 class ContractError(DataError):
-    """Code of the user, a reward or an environment, raised or returned what its contract excludes."""
+    """The user's code, a reward or an environment, raised or returned something that its contract does not allow."""
+
+
+def class_names(error: Exception) -> tuple[str, ...]:
+    """The names of the exception's class and its bases, below `Exception`."""
+    return tuple(kind.__name__ for kind in type(error).__mro__[:-3]) or ("Exception",)
 
 
 @contextlib.contextmanager
 def as_tool_error(beginning: str = "") -> Iterator[None]:
-    """Whatever the block raises is the model's mistake: a `ToolError`, whose message has this beginning."""
+    """Turns whatever the block raises into the model's mistake: a `ToolError` whose message begins with `beginning`."""
     try:
         yield
     except ToolError:

@@ -22,19 +22,19 @@ OPTION_NUM_ROOTS = "num_roots"
 #: Key of every agent's info dict, whose value is a `StepInfo`.
 INFO_STEP = "step"
 
-#: Prefix of the exception note that names the tool which raised it: `error.add_note(TOOL_NOTE + name)`.
+#: Prefix of the note that names the tool that raised an exception: `error.add_note(TOOL_NOTE + name)`.
 TOOL_NOTE = "tool: "
 
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """The information of a step beside its observation and reward.
+    """What a step reports in addition to its observation and reward.
 
     Attributes:
         tool_call: the call that was executed in this step, if any.
         stop_reason: set on the last step of an agent, None before.
         accuracy, format_valid: parts of the reward, meaningful on the last step.
-        new_context: whether the observation is all that the model reads next, in place of what it has read and written.
+        new_context: whether the observation replaces everything that the model has read and written so far.
     """
 
     tool_call: ToolCall | None = None
@@ -61,7 +61,7 @@ def checked_ids(observation: Any, vocab_size: int, whose: str) -> np.ndarray:
     """
     try:
         ids = np.asarray(observation)
-    except (ValueError, TypeError):  # Lists of several lengths; tensors of a GPU.
+    except (ValueError, TypeError):  # Lists of unequal lengths; tensors on a GPU.
         ids = np.asarray(None)
     if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
         found = f"{ids.dtype} of shape {ids.shape}" if ids.ndim else f"{observation!r:.80}"
@@ -111,11 +111,11 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
     ) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
         """Starts one question with agents "0" .. "N-1".
 
-        It runs in the event loop of all questions. One that waits for something is a coroutine, here and for
-        `add_agent` (`async def`; then the environment does not work in plain RLlib, which does not await).
+        It runs in the event loop of all questions. If it has to wait for something, make it a coroutine (`async def`),
+        and likewise `add_agent`; plain RLlib does not await, so it cannot use such an environment.
 
         Args:
-            seed: of the order of questions, if `options` names no question.
+            seed: sets the order of questions, if `options` names no question.
             options: `OPTION_QUESTION` and `OPTION_NUM_ROOTS`, both optional: without them the environment asks its
                 next question with one agent, so that it also works in plain RLlib.
 
@@ -136,16 +136,16 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
             (observation token ids [m], reward, terminated, truncated, info) with a `StepInfo` at `info[INFO_STEP]`.
 
         Raises:
-            ForkRefused: in the first turn of a fork only: it is not what its parent was. It leaves the tree.
+            ForkRefused: in a fork's first turn: its state differs from its parent's, and it leaves the tree.
         """
 
     @abstractmethod
     def fork_agent(self, parent: str, child: str) -> np.ndarray:
         """Makes agent `child` from the state of `parent`: tokens so far, tool-call count, a copy of its tool state.
 
-        The sampler calls it while the parent's next turn is being generated, never during the parent's `step_agent`:
-        the parent's state is exactly that after its last tool response. It copies at once, between two steps of the
-        engine: a fork that takes time is made in the background, and `step_agent` awaits it in the child's first turn.
+        The sampler calls it while the parent's next turn is being generated, never during the parent's `step_agent`, so
+        the parent is exactly as its last tool response left it. The engine's next step waits for this method: make a
+        slow fork in the background, and await it in the child's first `step_agent`.
 
         With `deterministic`, or a `budget_allocation` other than "first_come", the sampler decides later. It then forks
         a placeholder at once ("0@1": agent "0" at the node below turn 1), which never acts, and later forks the
@@ -169,14 +169,14 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
     async def close_question(self) -> None:
         """Gives back what the question's agents hold: processes, sessions, sandboxes. Optional.
 
-        Called once when a question has ended, also by its deadline, an error or the end of the run; no agent acts
-        after that.
+        Called once when a question has ended, also if a deadline, an error or the end of the run ended it; no agent
+        acts after that.
         """
 
     def take_refused(self) -> int:
-        """The number of requests of agents that were not answered since the last call, in all environments of the pool.
+        """The number of agents' requests that were refused since the last call, in all environments of the pool.
 
-        Those of trajectories and questions that failed are among them.
+        It includes the requests of trajectories and questions that failed.
         """
         return 0
 

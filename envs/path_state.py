@@ -16,13 +16,13 @@ from rllib_arpo.envs.worlds.world import Call, WholeTurn
 
 @dataclass(frozen=True, slots=True)
 class PathState:
-    """The state of one agent; replaced at every call. Only the sessions change in place.
+    """The state of one agent; every call replaces it. Only the sessions change in place.
 
     Attributes:
         turns: the generated text of every turn.
         context: the pieces of the token ids that the model has read and written in the present conversation, in order:
             prompt, generated tokens, tool response, generated tokens, ...
-        written: the same, after each turn of the model.
+        written: the context as it was after each turn of the model.
         calls: the tool of every executed call, in order, whatever its outcome.
         executed: names of the tools that ran with status OK.
         sessions: `Tool.make_world` -> the world of this path; no other path shares it.
@@ -41,7 +41,7 @@ class PathState:
 
     @property
     def num_tokens(self) -> int:
-        """Of the context."""
+        """The length of the context."""
         return sum(map(len, self.context))
 
     def last_turn(self, said: str, parsed: Parsed) -> WholeTurn:
@@ -66,5 +66,5 @@ class PathState:
         )
 
     def with_response(self, token_ids: np.ndarray, new_context: bool = False) -> PathState:
-        """The path with further tokens, behind the last ones or in place of them, without an executed call."""
+        """The path with further tokens, which extend or replace the context, without an executed call."""
         return dataclasses.replace(self, context=(token_ids,) if new_context else (*self.context, token_ids))

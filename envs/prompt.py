@@ -1,4 +1,4 @@
-"""What the model reads, as tokens: the prompt of a question, and what a world says where it takes turns."""
+"""Makes the tokens that the model reads: a question's prompt, and the messages of a world that takes turns."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rllib_arpo.envs.question import MATH, QA, Question
 from rllib_arpo.envs.rewards.compose import needs_answers
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.tools.tool import cut
-from rllib_arpo.envs.worlds.world import BEGINS, Opening, Reply
+from rllib_arpo.envs.worlds.world import BEGINS, Opening, Reply, World
 
 
 def with_opening(question: Question, opening: str) -> Question:
-    """The question with the text of its world at the end of the last user's message, or as one.
+    """The question with its world's text: at the end of its last message if that is the user's, otherwise as a new one.
 
     Raises:
-        DataError: neither asks anything.
+        DataError: neither the question nor the world asks anything.
     """
     if not opening:
         if not question.messages:
@@ -40,29 +40,29 @@ def with_opening(question: Question, opening: str) -> Question:
 
 
 def asked_alone(question: Question, config: ToolEnvConfig) -> Question:
-    """The question, where there is no world.
+    """A question without a world, if it can be asked alone.
 
     Raises:
         DataError: it asks nothing, or no right answer is known though the reward needs one.
     """
     if not question.answers and question.ability in (MATH, QA) and needs_answers(config.reward):
-        raise DataError(f"{question.source}: no right answer, which only a world or a reward of your own does without.")
+        raise DataError(f"{question.source}: no right answer: only a world or a reward of your own can do without one.")
     return with_opening(question, "")
 
 
 def build_prompt(
     chat: Chat, protocol: Protocol, question: Question, config: ToolEnvConfig, instruction: str | None = None
 ) -> np.ndarray:
-    """The prompt's token ids, [p] int32. `instruction` is that of `Protocol.prompt`.
+    """The prompt's token ids, [p] int32. For `instruction` see `Protocol.prompt`.
 
     Raises:
-        DataError: as `checked_prompt`.
+        DataError: see `checked_prompt`.
     """
     return checked_prompt(protocol.prompt(chat, question, instruction), question, config)
 
 
 def checked_prompt(prompt: np.ndarray, question: Question, config: ToolEnvConfig) -> np.ndarray:
-    """The prompt.
+    """The prompt, if it is short enough.
 
     Raises:
         DataError: it is longer than `max_prompt_tokens`, or leaves no room for a response.
@@ -76,6 +76,24 @@ def checked_prompt(prompt: np.ndarray, question: Question, config: ToolEnvConfig
             f" max_context_tokens = {config.max_context_tokens}."
         )
     return prompt
+
+
+def prompt_of_world(
+    chat: Chat, protocol: Protocol, question: Question, config: ToolEnvConfig, world: World, opening: str | Opening
+) -> np.ndarray:
+    """The prompt's token ids, [p] int32, of a question whose world has begun with `opening`.
+
+    Raises:
+        DataError: see `checked_prompt`.
+        UnreadableError: the chat template cannot render the opening.
+    """
+    if isinstance(opening, Opening):
+        return checked_prompt(first_messages(protocol, chat, opening), question, config)
+    instruction = world.instruction
+    if instruction is None:
+        answers = type(world).score is World.score and not world.pays_by_replies
+        instruction = protocol.instruction(answers=answers)
+    return build_prompt(chat, protocol, with_opening(question, opening), config, instruction)
 
 
 class UnreadableError(BrokenToolError):
@@ -106,12 +124,12 @@ def next_messages(
 
     Args:
         state: the path, with the turn to which the world replied.
-        reply: its text, as of an error, is a message of the user where it has no messages.
+        reply: if it has no messages (an error has none), its text becomes a message of the user.
         max_tokens: longer messages of a conversation that goes on are cut in the middle.
 
     Raises:
         ContractError: the reply follows a turn that is not on the path.
-        UnreadableError: the world may say something else.
+        UnreadableError: the template cannot render the reply; the world may give another one.
     """
     if reply.follows not in (None, BEGINS, *range(len(state.turns))):
         raise ContractError(f"A reply after {len(state.turns)} turns follows turn {reply.follows!r:.80}.")

@@ -1,4 +1,4 @@
-"""The question, which tasks ask, protocols show and rewards compare."""
+"""The question: tasks ask it, protocols show it, and rewards compare answers with it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Abilities, by which answers are compared: as mathematics, or as answers to questions of knowledge.
+#: Abilities, which decide how answers are compared: as mathematics, or as answers to knowledge questions.
 MATH, QA = "math", "qa"
 
 
@@ -35,14 +35,14 @@ class Question:
     """One question.
 
     Attributes:
-        question_id: names it; equal ids mean equal questions.
+        question_id: its name; equal ids mean equal questions.
         messages: (role, content) pairs, roles "system", "user", "assistant"; the last one is the question itself. If
-            the first one is not a system message, the protocol puts its instruction there. None: the world asks.
-        answers: the right answers (aliases); none where a world scores.
-        ability: how answers are compared: `MATH`, `QA`, or one that the task itself compares.
+            the first one is not a system message, the protocol puts its instruction there. Empty: the world asks.
+        answers: the right answers (aliases); empty if a world scores.
+        ability: how answers are compared: `MATH`, `QA`, or a name of the task's own (`Task.comparisons`).
         source: its origin ("train.parquet, row 12"), for error messages.
         shots: worked examples, shown before the question.
-        row: what a world begins with: the row of the data, or the seed (plain values).
+        row: what a world is reset with: the row of the data, or the seed (plain values).
     """
 
     question_id: str

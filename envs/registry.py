@@ -1,4 +1,4 @@
-"""The names under which RLlib knows the environments, and under which a configuration knows the tasks."""
+"""Finds environments by the names that RLlib knows, and tasks by the names that configurations use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def register_envs() -> None:
 
 
 def find_task(name: Any) -> type[Task]:
-    """The task of that name, or a class: itself, or as "module:Class".
+    """The class of a task: named in `TASKS`, as "module:Class", or given itself.
 
     Raises:
         ValueError: there is no such task, or the class is not a dataclass that subclasses `Task`.
@@ -49,7 +49,7 @@ def find_task(name: Any) -> type[Task]:
 
 
 def task_keys(name: Any) -> set[str]:
-    """The keys of `env_config` that the task of that name has; raises as `find_task` does."""
+    """The keys of `env_config` that this task has; raises the errors of `find_task`."""
     task_class: Any = find_task(name)
     return {field.name for field in dataclasses.fields(task_class)}
 
@@ -75,7 +75,7 @@ def with_task(name: str, env_config: Mapping[str, Any]) -> Mapping[str, Any]:
     if task is None:
         return env_config
     if env_config.get("task", task) != task:
-        raise ValueError(f"{name} asks the questions of the task {task!r}: env_config['task'] must not be another.")
+        raise ValueError(f"{name} asks the questions of the task {task!r}: leave env_config['task'] out.")
     complete = env_config.copy_with_overrides() if hasattr(env_config, "copy_with_overrides") else dict(env_config)
     complete["task"] = task
     return complete

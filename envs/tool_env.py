@@ -16,6 +16,7 @@ import numpy as np
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
 from rllib_arpo.envs.env_config import TEXT, read_env_config
 from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.first_question import check_first_question
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
     OPTION_NUM_ROOTS,
@@ -31,10 +32,8 @@ from rllib_arpo.envs.prompt import (
     UnreadableError,
     asked_alone,
     build_prompt,
-    checked_prompt,
-    first_messages,
     next_messages,
-    with_opening,
+    prompt_of_world,
 )
 from rllib_arpo.envs.protocols.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, Parsed, end_of_turn
@@ -45,18 +44,18 @@ from rllib_arpo.envs.tools.tool import Tool, cut, run_tool
 from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.session import WorldSession
-from rllib_arpo.envs.worlds.world import Opening, Reply, WholeTurn, World
+from rllib_arpo.envs.worlds.world import Reply, WholeTurn
 
 #: Endings that count as bad format for a world's score.
 _BAD_FORMAT = frozenset({StopReason.MALFORMED_CALL, StopReason.TOKEN_LIMIT})
-#: Of a step in which nothing was executed.
+#: The information of a step that executed nothing.
 _NO_CALL = StepInfo()
 
 
 class ToolEnv(ForkableMultiAgentEnv):
     """Asks the questions of a task, runs the tools that the model calls, scores the answers.
 
-    Keys of `env_config`: those of `ToolEnvConfig` and of the task's class. How a turn ends its trajectory:
+    The keys of `env_config` are the fields of `ToolEnvConfig` and of the task's class. A trajectory ends with:
 
       - an answer, which is scored (ANSWER);
       - a turn that breaks the protocol, or a call of a tool that this environment does not have (MALFORMED_CALL);
@@ -66,11 +65,11 @@ class ToolEnv(ForkableMultiAgentEnv):
         more token; it is not cut, since the model could not answer it;
       - a call after max_tool_calls executed calls (TOOL_CALL_LIMIT; a call beyond max_calls_per_tool is answered by a
         refusal instead, and the trajectory goes on);
-      - the world's word that it is over (WORLD_ENDED), or a tool or world that cannot be brought back (BROKEN_TOOL,
-        which is masked in training, and keeps what replies have paid).
+      - the end of its world (WORLD_ENDED), or a tool or world that cannot be used any more (BROKEN_TOOL, which is
+        masked in training, and keeps the rewards of earlier replies).
 
-    `env_config["reward"]` rewards all other paths that the world does not score; by default each except ANSWER with a
-    right format gets -1. RLlib demands spaces: here that of a single token, though observations are sequences of them.
+    `env_config["reward"]` scores all other paths, unless the world does; by default all but an ANSWER in the right
+    format get -1. RLlib demands spaces: here they describe one token, though observations are sequences of tokens.
     """
 
     def __init__(self, env_config: Mapping[str, Any]):
@@ -102,7 +101,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         for tool in self.tools.values():
             tool.prepare()
         self._start(None)
-        # Without numbers from outside, the env runners of plain RLlib ask 0, 1, 2, ... in turn.
+        # If `reset` gets no numbers, as in plain RLlib, the env runners ask 0, 1, 2, ... in turn.
         self._stride = max(1, getattr(env_config, "num_workers", None) or 1)
         self._next_question = max(0, getattr(env_config, "worker_index", 0) - 1)
         token = gym.spaces.Box(0, len(self.tokenizer) - 1, (1,), np.int32)
@@ -119,22 +118,18 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     @classmethod
     def validate_config(cls, env_config: Mapping[str, Any]) -> None:
-        """Checks `env_config`, and the first question's prompt with the model's tokenizer, before any actor starts.
+        """Checks `env_config`, and tries it on the first question, before any actor starts.
 
         Raises:
             ValueError: one clear sentence that names the key; a `DataError` if a data file is at fault.
         """
-        config, task, tools = read_env_config(env_config)
-        chat = config.make_chat()
-        if config.world is None:  # A world ends the prompt when it is reset.
-            question = asked_alone(task.question(0, tuple(tools)), config)
-            build_prompt(chat, config.make_protocol(tools, chat), question, config)
+        check_first_question(*read_env_config(env_config))
 
     def take_refused(self) -> int:
         return 0 if self._make_world is None else self._make_world.sample.take_refused()
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """See `ForkableMultiAgentEnv`. Where there is a world, it is reset too, and the result must be awaited."""
+        """See `ForkableMultiAgentEnv`. With a world, which is reset as well, the result must be awaited."""
         super(ForkableMultiAgentEnv, self).reset(seed=seed, options=options)
         options = options or {}
         number = options.get(OPTION_QUESTION)
@@ -151,15 +146,8 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     async def _begun_by_world(self, question: Question, trunk: WorldSession, num_roots: int) -> Any:
         world = await trunk.ready()
-        instruction = world.instruction
-        if instruction is None:
-            answers = type(world).score is World.score and not world.pays_by_replies
-            instruction = self.protocol.instruction(answers=answers)
-        if isinstance(trunk.opening, Opening):
-            prompt = first_messages(self.protocol, self.chat, trunk.opening)
-            return self._begun(checked_prompt(prompt, question, self.config), num_roots)
-        asked = with_opening(question, trunk.opening or "")
-        return self._begun(build_prompt(self.chat, self.protocol, asked, self.config, instruction), num_roots)
+        prompt = prompt_of_world(self.chat, self.protocol, question, self.config, world, trunk.opening or "")
+        return self._begun(prompt, num_roots)
 
     def _begun(self, prompt: np.ndarray, num_roots: int) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
         assert self.question is not None
@@ -217,7 +205,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         return await self._end(state, reason, answer)
 
     def _text_for_world(self, state: PathState, text: str, parsed: Parsed) -> str | WholeTurn | None:
-        """What a turn that is not cut off says to the world; None: it is not for the world."""
+        """What a turn says to the world, if it was not cut off; None: it is not for the world."""
         if isinstance(parsed, Malformed):
             return None
         if self._takes_turns:
@@ -313,10 +301,10 @@ class ToolEnv(ForkableMultiAgentEnv):
         return await self._go_on(agent_id, state, after, StepInfo(call, new_context=new_context), reply.reward)
 
     async def _verify_fork(self, agent_id: str) -> None:
-        """Waits until the worlds of a fork are what its parent's were. It does so in the fork's first turn.
+        """In a fork's first turn, waits until its worlds are in the states of its parent's.
 
         Raises:
-            ForkRefused: they are not.
+            ForkRefused: their states differ.
         """
         if agent_id not in self._unverified:
             return
@@ -366,7 +354,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         return np.zeros(0, np.int32), paid + score.reward, not truncated, truncated, {INFO_STEP: info}
 
     async def _score_of_world(self, state: PathState, path: FinishedPath, reason: StopReason) -> Score | None:
-        """What the world says of a path; None: it leaves that to the configured reward."""
+        """The world's score of a path; None: it leaves that to the configured reward."""
         if self._make_world is None:
             return None
         session = state.sessions[self._make_world]
@@ -380,7 +368,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         self.question, self._prompt = question, np.zeros(0, np.int32)
         self._paths: dict[str, PathState] = {}
         self._ended: set[str] = set()
-        #: The worlds from which those of the roots are forked.
+        #: The worlds from which the roots' worlds are forked.
         self._trunks: dict[Any, WorldSession] = {}
         if question is not None:
             self._trunks = {make: WorldSession(maker, question) for make, maker in self._makers.items()}

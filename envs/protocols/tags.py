@@ -150,10 +150,12 @@ def _block(result: str) -> str:
 
 
 def _use(tool: Tool) -> str:
-    """Tells the model to call a tool: one argument stands bare between the tags, several or none as a JSON object."""
+    """Tells the model to call a tool: the only argument stands bare between the tags, others in a JSON object."""
     names = list(tool.parameters)
+    is_bare = len(names) == 1 and (not isinstance(tool, SchemaTool) or tool.takes_bare_value)
+    named = "{" + ", ".join(f'"{name}": ...' for name in names) + "}"
     nothing = "{}" if isinstance(tool, SchemaTool) else "input"
-    argument = f'{{"{names[0]}": ..., ...}}' if len(names) > 1 else "".join(names) or nothing
+    argument = names[0] if is_bare else named if names else nothing
     purpose = f" ({tool.description.rstrip('.')})" if tool.description else ""
     return f"To use {tool.name}{purpose}, write <{tool.name}> {argument} </{tool.name}>."
 

@@ -16,7 +16,7 @@ from rllib_arpo.envs.support.data_files import check_unicode, opened, opened_par
 TEXT_COLUMNS = ("text", "contents")
 TITLE_COLUMN = "title"
 
-#: (title, may be empty; text): both are searched, both are shown.
+#: (title, text), where the title may be empty; both are searched and shown.
 Document = tuple[str, str]
 
 _PAGE = re.compile(r"(?m)^Page \d+: *")
@@ -27,8 +27,8 @@ class ReadOptions:
     """The settings with which files are read.
 
     Attributes:
-        text_column: of .jsonl, .parquet and .json files; None: the first of `TEXT_COLUMNS` that a row has.
-        title_column: of the same; a row may lack it.
+        text_column: the column (or key) of a passage's text; None: the first of `TEXT_COLUMNS` that a row has.
+        title_column: the column (or key) of its title, which a row may lack.
     """
 
     text_column: str | None = None
@@ -40,11 +40,11 @@ class ReadOptions:
 
 
 def read_documents(path: str | Path, options: ReadOptions | None = None) -> Iterator[Document]:
-    """The documents of a file, one at a time: an iterator of `Document`.
+    """The documents of a file, one at a time.
 
     Raises:
-        DataError: with the file and the row (counted from 0) that cannot be read or has no text, or whose title is not
-            a string.
+        DataError: a row cannot be read, has no text, or its title is not a string; the message names the file and the
+            row.
     """
     path, options = Path(path), options or ReadOptions()
     for where, record in reader_of(path)(path, options):

@@ -14,16 +14,18 @@ from typing import Any
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.retrieval.documents import Document, ReadOptions, read_documents, reader_of
+from rllib_arpo.envs.support.texts import usual_letters
 
 #: In an index folder: the file written last, and tantivy's own files.
 INFO_FILE, TANTIVY_FOLDER = "index.json", "tantivy"
 #: The version of the folder's layout and of the rule for words.
-VERSION = 1
-#: Memory of the writer of an index in memory, and of a folder: with more of it there are fewer pieces, which are merged
-#: later.
+VERSION = 2
+#: Memory of the writer of an index, in memory and in a folder: more memory makes fewer pieces to merge later.
 HEAP_BYTES, FOLDER_HEAP_BYTES = 64 << 20, 256 << 20
-#: What is searched -> by which factor a word there counts: texts also name the titles of other passages.
+#: Field -> the weight of its words: less for texts, which also name the titles of other passages.
 _BOOSTS = {"title": 2.0, "text": 1.0}
+#: The field with the passage as its file has it, if its letters have other forms than the ones that are searched.
+_WRITTEN = "written"
 
 _TOKENIZER = "words"
 #: Runs of letters and digits; scripts that put no spaces between words are searched by their characters.
@@ -53,7 +55,7 @@ class SearchIndex:
         from tantivy import Occur, Query
 
         with self._analyzing:
-            words = self._analyzer.analyze(query)
+            words = self._analyzer.analyze(usual_letters(query))
         if not words:
             return []
         terms = [
@@ -65,7 +67,7 @@ class SearchIndex:
         scored = [(score, self._searcher.doc(address)) for score, address in hits]
         # Passages of equal score come in the order in which they were added.
         scored.sort(key=lambda hit: (-hit[0], hit[1].get_first("row")))
-        return [(d.get_first("row"), show(d.get_first("title"), d.get_first("text"))) for _, d in scored]
+        return [(found.get_first("row"), _shown(found)) for _, found in scored]
 
 
 def build_in_memory(documents: Iterable[Document]) -> SearchIndex:
@@ -185,20 +187,23 @@ def new_index(folder: Path | None) -> Any:
     for field in _BOOSTS:
         builder.add_text_field(field, stored=True, tokenizer_name=_TOKENIZER, index_option="freq")
     builder.add_unsigned_field("row", stored=True)
+    builder.add_bytes_field(_WRITTEN, stored=True)
     index = tantivy.Index(builder.build(), path=None if folder is None else str(folder))
     index.register_tokenizer(_TOKENIZER, analyzer())
     return index
 
 
 def add_documents(index: Any, documents: Iterable[Document], heap_bytes: int) -> int:
-    """Writes the documents and returns their number. One thread: their order is that of the index."""
+    """Writes the documents and returns their number. One thread does it, so the index keeps their order."""
     import tantivy
 
     writer = index.writer(heap_size=heap_bytes, num_threads=1)
     number = 0
     try:
         for title, text in documents:
-            writer.add_document(tantivy.Document(title=title, text=text, row=number))
+            searched = {"title": usual_letters(title), "text": usual_letters(text)}
+            written = {} if searched == {"title": title, "text": text} else {_WRITTEN: show(title, text).encode()}
+            writer.add_document(tantivy.Document(row=number, **searched, **written))
             number += 1
         writer.commit()
     except BaseException:
@@ -219,6 +224,11 @@ def analyzer() -> Any:
     for step in filters:
         builder = builder.filter(step)
     return builder.build()
+
+
+def _shown(found: Any) -> str:
+    written = found.get_first(_WRITTEN)
+    return show(found.get_first("title"), found.get_first("text")) if written is None else written.decode()
 
 
 def show(title: str, text: str) -> str:

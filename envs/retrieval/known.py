@@ -1,4 +1,4 @@
-"""The results that the search tool knows before it searches, and those that it adds."""
+"""The results that the search tool already knows, and those that it adds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.support.cache import ResultCache, read_texts
+from rllib_arpo.envs.support.cache import ResultCache, read_texts, with_search_keys
 from rllib_arpo.envs.support.data_files import fingerprint
+from rllib_arpo.envs.support.texts import search_key
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,11 @@ class KnownResults:
 
     Attributes:
         path: a sqlite file of `ResultCache`, or a .json file {query: result}.
-        settings: of a web back-end that adds its results: name -> a JSON value on which they depend, beside the query.
-            The file holds those of one configuration; imported entries fit any. None: nothing is added.
+        settings: name -> JSON value, of a web back-end that adds its results, which depend on them and on the query.
+            The file holds the results of one configuration; imported entries fit any. None: nothing is added.
 
     Raises:
-        ValueError: the file is .json and cannot take new results, or holds those of other settings.
+        ValueError: the file is .json and cannot take new results, or holds results of other settings.
         DataError: there is no such file, or it cannot be written.
     """
 
@@ -59,14 +60,14 @@ class KnownResults:
         _ = self._entries
 
     def get(self, query: str) -> str | None:
-        """The result of a query, or None; leading, trailing and repeated spaces make no difference."""
+        """The result of a query, or None; blanks and other forms of the same letters make no difference."""
         found = self._entries.get(query)
-        return self._entries.get(normal(query)) if found is None else found
+        return self._entries.get(search_key(query)) if found is None else found
 
     def put(self, query: str, result: str) -> None:
         """Adds a result; blocks."""
         assert isinstance(self._entries, ResultCache)
-        self._entries.put(normal(query), result)
+        self._entries.put(search_key(query), result)
 
     def inputs(self) -> Mapping[str, str]:
         """Path -> a mark of the content, of a .json file."""
@@ -87,14 +88,9 @@ class KnownResults:
         for name, own in (self.settings or {}).items():
             if found.get(name, own) != own:
                 raise ValueError(
-                    f"{self.path}: the results of this cache are those of {name}={found[name]!r}, and the search tool"
+                    f"{self.path}: this cache holds results of {name}={found[name]!r}, and the search tool"
                     f" has {own!r}: give it a cache of its own."
                 )
-
-
-def normal(query: str) -> str:
-    """The key of a new result."""
-    return " ".join(query.split())
 
 
 def _is_json(path: str) -> bool:
@@ -103,7 +99,7 @@ def _is_json(path: str) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _json_file(path: str, mtime_ns: int) -> dict[str, str]:
-    return read_texts(path)
+    return with_search_keys(read_texts(path))
 
 
 @functools.lru_cache(maxsize=8)

@@ -1,4 +1,4 @@
-"""The sources that the search tool searches: their interface, and those on this machine."""
+"""The sources that the search tool searches: their interface, and the ones on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SearchSource(ABC):
         return None
 
     def inputs(self) -> Mapping[str, str]:
-        """Path -> a mark of the content of every file that is searched."""
+        """Path -> a fingerprint of the content, for every file that is searched."""
         return {}
 
     @abstractmethod
@@ -109,7 +109,7 @@ _INDEX_LOCK = threading.Lock()
 
 @functools.lru_cache(maxsize=8)
 def _index(make: Callable[[Any], SearchIndex], origin: Hashable, mark: Hashable) -> SearchIndex:
-    """The index that `make` makes of `origin`; `mark` tells another state of its files."""
+    """The index that `make` makes of `origin`; `mark` changes when its files do."""
     return make(origin)
 
 

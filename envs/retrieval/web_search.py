@@ -1,6 +1,6 @@
 """Web search engines behind one interface: SearxNG, Brave, Serper and Tavily.
 
-A back-end reads its key from an environment variable for each request and keeps it nowhere.
+A back-end reads its key from an environment variable for each request and does not store it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WebOptions:
     """The settings with which a search engine on the web is asked.
 
     Attributes:
-        base_url: its server, where it is not the public one.
+        base_url: the address of its server, if that is not the public one.
         backend_options: further parameters of its requests, under its own names ("language", "country", "topic", ...).
         request_timeout_s: seconds of one request.
     """
@@ -50,7 +50,7 @@ class WebEngine(WebOptions, SearchSource):
 
     Attributes:
         title: its name in messages.
-        default_url: of its server; None: it has no public one.
+        default_url: its public server's address; None: it has none.
         key_variable: the environment variable that holds the key; None: it needs none.
         max_query_chars: the length of the longest query that it takes.
         snippet: the field of a result that has its text.
@@ -117,7 +117,7 @@ class WebEngine(WebOptions, SearchSource):
 
     @abstractmethod
     def request(self, query: str, top_k: int) -> Request:
-        """What is sent, but for `backend_options`: GET sends the parameters in the address, POST as JSON."""
+        """What is sent besides `backend_options`: GET sends the parameters in the address, POST as JSON."""
 
     @abstractmethod
     def results(self, reply: Any) -> Sequence[Mapping[str, Any]]:

@@ -25,7 +25,7 @@ WARM_UPS = {
         " sympy.latex(x); sympy.N(sympy.pi, 20); sympy.diff(sympy.log(x), x); sympy.limit(sympy.sin(x) / x, x, 0)"
     ),
 }
-#: Exit codes: of a program that failed, and of a session that could not be repeated.
+#: The exit code of a program whose session could not be repeated.
 _REPLAY_FAILED = 113
 _EXECUTE = Path(__file__).with_name("server") / "execute.py"
 _TAIL = """
@@ -36,13 +36,13 @@ exit_code = execute(code, variables) if replay(history, variables) else {replay_
 sys.stdout.flush()
 os._exit(exit_code)
 """
-#: Seconds that the server may take beyond a call's own limit: it may queue.
+#: Seconds that the server may take beyond a call's own limit, since calls may queue.
 _GRACE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one call: wall seconds, and MiB of memory beyond the interpreter's and of files."""
+    """Limits of one call: wall seconds, MiB of memory beyond the interpreter's, and MiB of files."""
 
     time_s: float
     memory_mb: int
@@ -76,9 +76,9 @@ class LocalOptions:
     """The settings of the interpreters on this machine.
 
     Attributes:
-        packages: what the code can import beside the standard library: these, and what they require.
+        packages: what the code can import besides the standard library: these packages and what they require.
         preload: modules that are imported once, so that importing them in a call costs nothing.
-        unsafe: without bubblewrap: the code can do whatever this process's user can.
+        unsafe: run the code without bubblewrap: it can then do whatever this process's user can.
     """
 
     packages: tuple[str, ...] = DEFAULT
@@ -117,7 +117,7 @@ class SandboxFusionBackend(Backend):
     The request limits time and memory; only the server can limit files.
 
     Attributes:
-        url: of the server, e.g. "http://10.0.0.5:8080".
+        url: the server's address, e.g. "http://10.0.0.5:8080".
     """
 
     url: str = ""

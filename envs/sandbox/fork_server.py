@@ -25,12 +25,12 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.sandbox import bubblewrap
 from rllib_arpo.envs.sandbox.packages import DEFAULT, visible_files
 
-#: Seconds beyond a call's own limit after which it counts as hung. They are many, since a machine may be busy.
+#: A call counts as hung this many seconds after its own limit: many, since a machine may be busy.
 GRACE_S = 10.0
 #: Output beyond this many bytes ends a call.
 MAX_OUTPUT_BYTES = 1 << 20
 _QUEUE_FULL_WAIT_S = 0.01
-#: The first wait of a call that did not begin, and the one that is too long (doubled every time).
+#: A call that did not begin waits first this long, then twice as long each time; a wait beyond the second is too long.
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.02, 5.0
 #: Seconds that a server may take to start (it runs its setup code).
 START_TIMEOUT_S = 120.0
@@ -81,12 +81,12 @@ class ForkServer:
     ) -> WorkerReply:
         """Runs `code` in a process of its own.
 
-        A call is repeated once if its supervisor dies. One that does not begin, since its server dies or the machine is
-        short of processes, waits for some seconds.
+        If its supervisor dies, a call is repeated once. If it cannot begin, because the server dies or the machine is
+        short of processes, it waits for some seconds.
 
         Args:
-            timeout_s: wall seconds from the time when the call gets a place; CPU seconds have about the same limit.
-            memory_mb: address space beyond that of `setup`.
+            timeout_s: wall seconds from the moment when the call gets a slot; CPU seconds have about the same limit.
+            memory_mb: address space beyond what `setup` uses.
             disk_mb: for all of its files (without a fence: for each).
             history: code that runs first, without showing its output; each piece also has `timeout_s`.
 
@@ -257,7 +257,7 @@ class RunningServer:
 
 
 def launch(setup: str, fenced: bool, packages: tuple[str, ...]) -> RunningServer:
-    """Starts a server and waits until it is ready; the arguments are those of `ForkServer`.
+    """Starts a server and waits until it is ready; for the arguments see `ForkServer`.
 
     Raises:
         SandboxError: the system does not permit the fence.

@@ -1,4 +1,4 @@
-"""The installed packages that a fenced program sees: those that its owner lists and all that they require."""
+"""The installed packages that a fenced program sees: the ones that its owner lists, and all that they require."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def import_names(names: tuple[str, ...]) -> frozenset[str]:
 
 
 def _closure(names: tuple[str, ...]) -> list[Distribution]:
-    """The listed packages and those that they require, as far as these are installed."""
+    """The listed packages, and what they require if it is installed."""
     try:
         todo = [Requirement(name) for name in names]
     except InvalidRequirement as error:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.support.data_files import check_unicode, read_json
+from rllib_arpo.envs.support.texts import search_key
 
 #: Seconds for which a process waits while another one writes.
 BUSY_TIMEOUT_S = 60.0
@@ -67,7 +68,7 @@ class ResultCache:
             connection.executemany("INSERT OR REPLACE INTO results VALUES (?, ?)", entries)
 
     async def get_or_make(self, key: str, make: Callable[[], Awaitable[str]]) -> str:
-        """The text of `key`; if there is none yet, keeps that of `make()`. Does not block the event loop."""
+        """The text of `key`; if there is none yet, `make()` makes it and it is kept. Does not block the event loop."""
         text = await asyncio.to_thread(self.get, key)
         if text is None:
             text = await make()
@@ -92,19 +93,19 @@ class ResultCache:
         return None if row is None else row[0]
 
     def keep_settings(self, settings: str) -> None:
-        """Stores the settings on which the texts depend beside their keys, unless the file has settings already."""
+        """Stores the settings on which the texts depend besides their keys, unless the file has settings already."""
         with self._transaction() as connection:
             connection.execute("CREATE TABLE IF NOT EXISTS settings (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
             connection.execute("INSERT OR IGNORE INTO settings VALUES (1, ?)", (settings,))
 
     def import_json(self, path: str | Path) -> int:
-        """Adds the entries of a JSON file {key: text} and returns their number.
+        """Adds the entries of a JSON file {key: text}, also under their `search_key`s, and returns their number.
 
         Raises:
             DataError: the file is missing or is not of this layout; nothing is added then.
         """
         entries = read_texts(path)
-        self.put_all(entries.items())
+        self.put_all(with_search_keys(entries).items())
         return len(entries)
 
     @contextlib.contextmanager
@@ -120,6 +121,11 @@ class ResultCache:
                 yield connection
         except sqlite3.DatabaseError as error:
             raise DataError(f"{self.path}: cannot be used as a cache ({error}).") from error
+
+
+def with_search_keys(entries: dict[str, str]) -> dict[str, str]:
+    """The entries, also under the `search_key` of their keys."""
+    return {search_key(key): text for key, text in entries.items()} | entries
 
 
 def read_texts(path: str | Path) -> dict[str, str]:

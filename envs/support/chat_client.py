@@ -24,10 +24,10 @@ class ChatClient:
     """Asks `model` at `base_url`; with a cache it asks equal questions once.
 
     Attributes:
-        base_url: of the endpoint, up to and with "/v1".
+        base_url: the endpoint's address, up to and with "/v1".
         model: its name there.
         api_key_variable: the environment variable that holds the key; an endpoint that needs none accepts any text.
-        temperature, max_tokens: of every completion.
+        temperature, max_tokens: what every request asks for.
         timeout_s: seconds of one request.
         max_attempts: requests until one succeeds (429, 5xx and lost connections are repeated with growing waits).
         cache_path: a sqlite file for the answers; None: no cache.
@@ -124,7 +124,7 @@ def read_chat_client(fields: Mapping[str, Any], key: str) -> ChatClient:
     """The `ChatClient` with the given fields.
 
     Args:
-        key: the fields' place in the configuration, for messages.
+        key: the configuration's key that has the fields, for messages.
 
     Raises:
         ValueError: a field is unknown, missing or wrong.

@@ -1,4 +1,4 @@
-"""Data files: their contents (a `DataError` names the place of a fault), and hashes that show whether they changed."""
+"""Data files: their contents (a `DataError` says where a fault is), and hashes that show whether they changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads: for calls that wait, and with event loops of their own, for what outlives the loops that use it."""
+"""Threads for calls that wait, and threads with event loops, for things that outlive the loops that use them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LoopThread:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, self.loop))
 
     def run_blocking(self, coroutine: Coroutine[Any, Any, T], timeout_s: float) -> T:
-        """The same from a thread without a loop.
+        """Does the same from a thread without a loop.
 
         Raises:
             TimeoutError: after `timeout_s` seconds; the coroutine is cancelled.
@@ -62,10 +62,10 @@ os.register_at_fork(after_in_child=loop_thread.cache_clear)
 
 @contextlib.contextmanager
 def uncancelled(message: str) -> Iterator[None]:
-    """Around what a coroutine of the user awaits: a `CancelledError` is its task's own, or a bug.
+    """Wraps the awaiting of a user's coroutine: a `CancelledError` there is the waiting task's own, or a bug.
 
     Raises:
-        RuntimeError: with the text `message`: there is one, though nobody cancels the task that waits.
+        RuntimeError: there is one, though nobody cancels the waiting task; its text is `message`.
     """
     try:
         yield
@@ -77,7 +77,7 @@ def uncancelled(message: str) -> Iterator[None]:
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in a thread of its own, a daemon: one that never ends keeps neither a call nor the process."""
+    """Calls a function in a daemon thread of its own. If it never ends, neither a call nor the process waits for it."""
     future: concurrent.futures.Future[Any] = concurrent.futures.Future()
     future.set_running_or_notify_cancel()
 

@@ -1,4 +1,4 @@
-"""Things of one event loop: locks, semaphores, clients that keep connections, and work that callers share."""
+"""Things that belong to one event loop: locks, semaphores, clients with connections, and work that callers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class PerLoop(Generic[T]):
-    """A value for every event loop that asks for it; dropped when another loop asks after that loop was closed.
+    """A value for every event loop that asks for it. After a loop has closed, the next loop that asks drops its value.
 
     Args:
         make: makes the value of a loop at the loop's first request.

@@ -1,7 +1,8 @@
-"""Small functions of texts."""
+"""Small functions for texts."""
 
 from __future__ import annotations
 
+import unicodedata
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +11,35 @@ from typing import Any
 def valid_unicode(text: str) -> str:
     """`text` with each unpaired half of a surrogate pair replaced (such as half an emoji at the end of a snippet)."""
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+class _UsualLetters(dict[int, str]):
+    """Code of a character -> its usual letters, made at the first use."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        kind = unicodedata.decomposition(letter).partition(" ")[0]
+        is_own = not letter.isalnum() or kind in ("<super>", "<sub>", "<circle>", "<fraction>")
+        self[code] = letter if is_own else unicodedata.normalize("NFKC", letter)
+        return self[code]
+
+
+_USUAL_LETTERS = _UsualLetters()
+
+
+def usual_letters(text: str) -> str:
+    """`text` with one form for letters and digits that have several: wide or narrow, composed or decomposed.
+
+    Raised, lowered and circled ones and fractions stay ("x²" is not "x2"), and so does whatever is no letter or digit.
+    """
+    if unicodedata.is_normalized("NFKC", text):
+        return text
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).translate(_USUAL_LETTERS))
+
+
+def search_key(text: str) -> str:
+    """The key of a query in a cache: blanks, and other forms of the same letters, make no difference."""
+    return " ".join(usual_letters(text).split())
 
 
 def seed_of_name(name: str) -> int:
@@ -37,7 +67,7 @@ def closing_brace(text: str, begin: int) -> int | None:
 
 
 def mapped(value: Any, change: Callable[[str], str]) -> Any:
-    """A JSON value (with tuples or lists) with all its texts changed, those of its keys too."""
+    """A JSON value (with tuples or lists) with all its texts changed, keys included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):

@@ -38,7 +38,7 @@ def import_named(name: str, key: str) -> Any:
     """The object that "module:attribute" names.
 
     Args:
-        key: of `env_config` that has the name.
+        key: the key of `env_config` that has the name.
 
     Raises:
         ValueError: it cannot be imported.
@@ -46,7 +46,7 @@ def import_named(name: str, key: str) -> Any:
     module_name, _, attribute = name.partition(":")
     try:
         return getattr(importlib.import_module(module_name), attribute)
-    except Exception as error:  # Of the user's module.
+    except Exception as error:  # The user's module may raise anything.
         raise ValueError(f"env_config[{key!r}]: {name!r} cannot be imported ({error}).") from error
 
 
@@ -65,7 +65,7 @@ def with_options(made: Callable[..., Any], options: Mapping[str, Any], what: str
 
 
 def function_named(given: Any, option: str, what: str = "a function or its name") -> Any:
-    """The function that an option of a world is, or names as "module:function"; None stays None.
+    """The function in an option of a world, given itself or as "module:function"; None stays None.
 
     Args:
         what: what the option may be.

@@ -25,7 +25,7 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
     """A `jsonschema` validator of calls' arguments, without `_LEFT_TO_THE_TOOL`.
 
     Raises:
-        ValueError: the schema is wrong, or refers to something that it does not have, or to itself without an end.
+        ValueError: the schema is wrong, or one of its references leads to nothing or back to itself.
     """
     import jsonschema
     import referencing.exceptions
@@ -54,12 +54,12 @@ def schema_validator(schema: Mapping[str, Any]) -> Any:
 
 
 def _without_patterns(check: Any, validator: Any, allowed: Any, instance: Any, schema: Any) -> Any:
-    """The check of a keyword, where the schema has no `patternProperties`, which it would match."""
+    """The check of a keyword, unless the schema has `patternProperties`, whose patterns it would match."""
     return () if "patternProperties" in schema else check(validator, allowed, instance, schema)
 
 
 def _counted(check: Any, validator: Any, reference: Any, instance: Any, schema: Any) -> Any:
-    """The check of a reference, if this call may follow one more.
+    """The check of a reference, if this check of arguments may follow one more.
 
     Raises:
         ToolError: it may not.
@@ -71,11 +71,11 @@ def _counted(check: Any, validator: Any, reference: Any, instance: Any, schema: 
 
 
 def _check_references(resource: Any, resolver: Any) -> None:
-    """Follows each reference of a schema (a `referencing.Resource`) through those to which it leads.
+    """Follows each reference of a schema (a `referencing.Resource`) to its end.
 
     Raises:
-        Unresolvable: it leads to nothing.
-        RecursionError: it leads back to itself.
+        Unresolvable: one leads to nothing.
+        RecursionError: one leads back to itself.
     """
     at, seen, where = resource.contents, set(), resolver
     while isinstance(at, Mapping) and isinstance(reference := at.get("$ref"), str):

@@ -42,14 +42,14 @@ class BrowseTool(Tool):
 
     Attributes:
         links: keep the addresses of links in the text.
-        allow_private: True: any address may be opened; or a list of hosts and networks ("wiki.internal",
-            "10.1.0.0/16") that may be opened beside the public ones.
+        allow_private: True: any address may be opened; or a list of hosts and networks ("wiki.internal", "10.1.0.0/16")
+            that may be opened besides the public ones.
         ports: the ports that may be connected to; None: all.
-        max_page_bytes: of a response, on the wire and decompressed.
-        max_redirects: of one request.
+        max_page_bytes: the most bytes of a response, both on the wire and decompressed.
+        max_redirects: the most redirects of one request.
         user_agent: the name under which the tool presents itself.
         summary_model: fields of a `ChatClient`: its model reads the page and says what helps with the question. By
-            default the tool asks it once, with its own time limit, since the tool itself repeats calls.
+            default it is asked once, within the tool's time limit, since the tool itself repeats calls.
         cache_path: a sqlite file that keeps the text of pages by their URL; None: no cache.
         resolver: (host, port) -> its addresses; None: the operating system's. It runs in a thread of its own.
     """
@@ -82,7 +82,7 @@ class BrowseTool(Tool):
         if self._client is not None and self._client.timeout_s * self._client.max_attempts > self.timeout_s:
             raise ValueError(
                 f"The browse tool ends after timeout_s={self.timeout_s:g}, and its summary_model may take"
-                f" {self._client.max_attempts} x {self._client.timeout_s:g} s: let it have less, or the tool more."
+                f" {self._client.max_attempts} x {self._client.timeout_s:g} s: give it less, or the tool more."
             )
 
     def prepare(self) -> None:
@@ -114,12 +114,12 @@ class BrowseTool(Tool):
         """The page, from the cache if the cache has it."""
 
         async def opened() -> str:
-            # Not in this loop: its server decides how much work a page is, by the number of its chunks and headers.
+            # In another loop: the server decides how much work its page is, by the number of chunks and headers.
             return (await loop_thread("web").run(self._open(url))).to_json()
 
         if self._cache is None:
             return Page.from_json(await opened())
-        # Pages of private addresses have their own keys, for tools that may open such addresses.
+        # A tool that may not open private addresses must not get their pages from the cache.
         key = json.dumps(["browse", url, self.links, self.allow_private], default=list)
         return Page.from_json(await self._cache.get_or_make(key, opened))
 
@@ -148,7 +148,7 @@ async def summarise(page: Page, question: str, client: ChatClient) -> str:
     This is the browser agent of the ARPO paper.
 
     Raises:
-        ToolError: as `ChatClient.complete`.
+        ToolError: see `ChatClient.complete`.
     """
     text = page.text[:MAX_PAGE_CHARS]
     note = "\n(The page goes on; this is its beginning.)" if len(page.text) > MAX_PAGE_CHARS else ""

@@ -20,7 +20,7 @@ from rllib_arpo.envs.worlds.world import Call, Reply, World
 #: The first lines of a Markdown fence.
 _FENCES = frozenset({"```", "```python", "```py"})
 _LOST = "The session was lost: an earlier call of it could not be repeated. The next call starts anew."
-#: Seconds of waiting for a place, for a restart and for a lost connection, which do not count towards the call's limit.
+#: Seconds for waiting (for a slot, a restart, a lost connection), which do not count towards the call's limit.
 _SLACK_S = 300.0
 
 
@@ -34,14 +34,14 @@ class PythonTool(Tool, LocalOptions):
 
     Attributes:
         time_limit_s: wall seconds of a call.
-        memory_mb: address space of a call beyond that of the preloaded modules.
+        memory_mb: address space of a call beyond what the preloaded modules use.
         disk_mb: all files of a call together (they lie in memory).
         session: whether variables survive until the next call of the same trajectory. Each call makes them again: it
             first repeats the code of the earlier calls that succeeded, so values that depend on the time or on the
             operating system's randomness may change.
         backend: "local" or "sandbox_fusion".
         backend_options: fields of the remote back-end's class, such as {"url": ...}.
-        packages, preload, unsafe: of the local back-end, see `LocalOptions`. A remote one shows whatever its server or
+        packages, preload, unsafe: for the local back-end, see `LocalOptions`. A remote one shows whatever its server or
             template has installed.
 
     Raises:
@@ -69,7 +69,7 @@ class PythonTool(Tool, LocalOptions):
 
     @property
     def description(self) -> str:  # type: ignore[override]
-        """See `Tool`. A remote back-end has the packages of its server or template, which nobody tells us."""
+        """See `Tool`. Which packages a remote back-end has, only its server or template knows."""
         packages = f" (it can import {', '.join(self.packages)})" if self.backend == "local" and self.packages else ""
         return f"Runs a Python program{packages} and returns what it prints, or its last line's value."
 
@@ -79,7 +79,7 @@ class PythonTool(Tool, LocalOptions):
 
     @property
     def timeout_s(self) -> float:  # type: ignore[override]
-        """Seconds beyond the limits that the back-end itself enforces."""
+        """Longer than the limits that the back-end itself enforces."""
         return 2 * self.time_limit_s + _SLACK_S
 
     def prepare(self) -> None:
@@ -95,7 +95,7 @@ class PythonTool(Tool, LocalOptions):
         return self.result_of(await self.run(code))
 
     async def run(self, code: str, history: tuple[str, ...] = ()) -> WorkerReply:
-        """Runs a program after those of a session."""
+        """Runs a program after the earlier ones of a session."""
         limits = Limits(self.time_limit_s, self.memory_mb, self.disk_mb)
         return await self._backend().run(code, history, limits)
 

@@ -1,4 +1,4 @@
-"""The tools by their names, and those of users."""
+"""Finds tools by their names, and tools of users."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ TOOLS: dict[str, type[Tool] | type[ToolSet]] = {
 
 
 def find_tool(name: Any) -> type[Tool] | type[ToolSet] | FunctionMaker:
-    """The tool of that name, or a class or a function: itself, or as "module:name".
+    """The maker of a tool: named in `TOOLS`, or a class or a function, itself or as "module:name".
 
     Raises:
         ValueError: there is no such tool, or it is neither a dataclass that subclasses `Tool` or `ToolSet` nor a
-            function (`function_maker`), or its name is that of another tool or of a tag.
+            function (`function_maker`), or another tool or a tag has its name.
     """
     if isinstance(name, str) and ":" not in name:
         check_known([name], TOOLS, "tool")

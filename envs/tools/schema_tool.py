@@ -1,9 +1,9 @@
-"""Tools that take a JSON object: those of servers, functions and worlds."""
+"""Tools that take a JSON object: tools of servers, functions and worlds."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ from rllib_arpo.envs.tools.tool import Tool
 
 @dataclass(frozen=True, kw_only=True)
 class SchemaTool(Tool):
-    """A tool that takes a JSON object; one with a single parameter, a text, also takes the bare text.
+    """A tool that takes a JSON object; if it has a single parameter, it also takes the bare value of that.
 
     Attributes:
         input_schema: JSON schema of the object.
@@ -46,37 +46,50 @@ class SchemaTool(Tool):
     def schema(self) -> dict[str, Any]:
         return dict(self.input_schema)
 
-    def text_argument(self, arguments: Mapping[str, Any]) -> str:
-        return json.dumps(dict(arguments), ensure_ascii=False)
+    @property
+    def takes_bare_value(self) -> bool:
+        """Whether prompts ask for the only parameter's value alone: its type says whether that is a text or JSON."""
+        schemas = list(self.parameters.values())
+        return len(schemas) == 1 and isinstance(schemas[0], Mapping) and isinstance(schemas[0].get("type"), str)
 
-    def read(self, argument: str) -> dict[str, Any]:
+    def text_argument(self, arguments: Mapping[str, Any]) -> Any:
+        """The arguments, which `read` takes as they are."""
+        return arguments
+
+    def read(self, argument: str | Mapping[str, Any]) -> dict[str, Any]:
         """The parameters in a call's argument.
 
         Raises:
             ToolError: it is not JSON, does not fit the tool's schema, or has half of a character.
         """
+        text = argument if isinstance(argument, str) else json.dumps(dict(argument), ensure_ascii=False)
         try:
-            arguments = parse_model_json(argument)
+            text.encode()
+            value = parse_model_json(text)
         except UnicodeEncodeError as error:
             raise ToolError(f"{self.name}: {error.object[error.start]!r} is half of a character.") from error
         except ValueError:
-            arguments = None
-        if not isinstance(arguments, dict) or (self._only_text and set(arguments) != {self._only_text}):
-            if self._only_text is None:
-                raise ToolError(f"{self.name} takes one JSON object with {listed(self.parameters)}.")
-            arguments = {self._only_text: argument}
-        self.check(arguments)
-        return arguments
+            value = text
+        *others, last = self._readings(text, value) if isinstance(argument, str) else [value]
+        for arguments in others:
+            with contextlib.suppress(ToolError):
+                self.check(arguments)
+                return arguments
+        if not isinstance(last, dict):
+            raise ToolError(f"{self.name} takes one JSON object with {listed(self.parameters)}.")
+        self.check(last)
+        return last
 
-    @functools.cached_property
-    def _only_text(self) -> str | None:
-        """The tool's parameter if it has a single one that can be a string."""
+    def _readings(self, text: str, value: Any) -> list[Any]:
+        """What a text (`value`: its JSON value, or itself) may mean, in order of preference; the last names the error.
+
+        A bare value of the only parameter is a text if that fits, otherwise JSON.
+        """
         if len(self.parameters) != 1:
-            return None
-        ((name, schema),) = self.parameters.items()
-        kinds = [schema, *schema.get("anyOf", ())] if isinstance(schema, Mapping) else []
-        return name if any("string" in _as_list(kind.get("type", ())) for kind in kinds) else None
-
-
-def _as_list(value: Any) -> Sequence[Any]:
-    return [value] if isinstance(value, str) else value
+            return [value]
+        (name,) = self.parameters
+        bare = [{name: text}, {name: value}]
+        if not isinstance(value, dict):
+            return bare
+        is_named = set(value) == {name} or (not value and name not in self.required)
+        return [value, bare[1], value] if is_named else [*bare, value]

@@ -34,17 +34,17 @@ class SearchTool(Tool, LocalOptions, WebOptions):
 
     If `cache` holds a query, it answers the query, whatever the back-end. The tool adds a web back-end's results to the
     cache, but neither failures, nor empty results, nor results of a local search. Equal queries at the same time go to
-    a web back-end once. Results read "Page 1: ...\\nPage 2: ..."; those of `documents` have one passage a line.
+    a web back-end once. Results read "Page 1: ...\\nPage 2: ..."; with `documents`, each line is a passage.
 
     Attributes:
-        backend: "local" (with the `LocalOptions`), "offline" (knows the cache only), or a name in
+        backend: "local" (with the `LocalOptions`), "offline" (only reads the cache), or a name in
             `retrieval.web_search.ENGINES` (with the `WebOptions`), whose key comes from the environment (BRAVE_API_KEY,
             SERPER_API_KEY, TAVILY_API_KEY).
         cache: a sqlite file (all its users on one machine), or a .json file of the same entries {query: result}, which
             the tool never writes and therefore refuses for web back-ends. If a web back-end has written to a sqlite
             file, a back-end with another name, `top_k`, `order` or `backend_options` refuses it; imported entries fit
             all of them.
-        top_k: number of passages shown; of a cached result, all are.
+        top_k: the number of passages to show; a cached result is shown whole.
         order: "best_first" or "best_last".
     """
 
@@ -118,7 +118,7 @@ class SearchTool(Tool, LocalOptions, WebOptions):
         return source(**own)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy opens its files anew.
+        # A copy opens the files itself.
         return {option.name: getattr(self, option.name) for option in fields(self)}
 
     @functools.cached_property
@@ -128,7 +128,7 @@ class SearchTool(Tool, LocalOptions, WebOptions):
         return KnownResults(self.cache, self._settings() if self.backend in ENGINES else None)
 
     def _settings(self) -> dict[str, Any]:
-        """The settings on which a web back-end's results depend, beside the query."""
+        """The settings on which a web back-end's results depend, besides the query."""
         options = json.loads(json.dumps(dict(self.backend_options), sort_keys=True, default=repr))
         return {"backend": self.backend, "top_k": self.top_k, "order": self.order, "backend_options": options}
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: The names of the tags that protocols read and write, apart from those of tools.
+#: The names of the tags that protocols read and write, besides the tools' own tags.
 THINK = "think"
 #: Tags of the tag protocol: a tool's answer, and the model's.
 RESULT, ANSWER = "result", "answer"
@@ -34,7 +34,7 @@ RESULT, ANSWER = "result", "answer"
 CALL, RESPONSE, TOOLS = "tool_call", "tool_response", "tools"
 #: No tool can have one of these names.
 RESERVED_NAMES = frozenset({THINK, RESULT, ANSWER, CALL, RESPONSE, TOOLS})
-#: What both protocols can write as a name.
+#: What every protocol can write as a name.
 _NAME = re.compile(r"[A-Za-z_][\w.-]*", re.ASCII)
 #: Seconds before the first repetition of a failed call, and the longest wait (doubled every time, drawn at random).
 RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.5, 10.0
@@ -61,10 +61,10 @@ class Tool(ABC):
         description: one sentence that tells the model what the tool does.
         parameters: name -> JSON schema of each argument; for native function calling.
         required: the names of the parameters that every call must give; None: all of them.
-        make_world: makes the `World` of a trajectory in which the tool's calls act; tools with the same one share it.
+        make_world: makes the `World` in which a trajectory's calls act; tools with the same `make_world` share it.
             None: the tool is a function.
         blocking: whether `__call__` is a plain function that waits (`def`, `time.sleep`, `requests`): each call then
-            runs in a thread. A call that is given up is answered in time, but its thread goes on, with its state.
+            runs in a thread. A call that is given up is answered in time, but its thread keeps running with its state.
         timeout_s: seconds after which a call, repetitions included, is given up with `ToolStatus.TIMEOUT`.
         max_result_tokens: longer results are cut in the middle.
         max_concurrency: how many calls run at once in this process, over all tools of this name; further calls wait,
@@ -115,7 +115,7 @@ class Tool(ABC):
         return None
 
     def inputs(self) -> Mapping[str, str]:
-        """Path -> a mark of the content, for every file from which results are read and that no call writes."""
+        """Path -> a fingerprint of the content, for every file that calls read and never write."""
         return {}
 
     def schema(self) -> dict[str, Any]:
@@ -123,8 +123,8 @@ class Tool(ABC):
         required = self.parameters if self.required is None else self.required
         return {"type": "object", "properties": dict(self.parameters), "required": list(required)}
 
-    def text_argument(self, arguments: Mapping[str, Any]) -> str:
-        """The argument of `__call__` for a native function call: all parameters as JSON, or the only one's value.
+    def text_argument(self, arguments: Mapping[str, Any]) -> Any:
+        """The argument of `read` for a native function call: all parameters as JSON, or the only one's value.
 
         A value that is not a text is written as JSON, as the model writes it between tags ("3", "[1, 2]").
 
@@ -138,8 +138,8 @@ class Tool(ABC):
         value = arguments.get(name, "")
         return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
-    def read(self, argument: str) -> Any:
-        """The form in which `__call__` takes a call's argument: the text itself, unless the tool parses it here.
+    def read(self, argument: Any) -> Any:
+        """A call's argument in the form that `__call__` takes: the text itself, unless the tool parses it here.
 
         Whatever this raises is the model's mistake, and becomes its observation. It runs in the rollout's event loop,
         so its time must be linear in the argument's length.
@@ -147,7 +147,7 @@ class Tool(ABC):
         return argument
 
     def as_call(self, argument: Any) -> Call:
-        """A call, whose argument `read` has returned, for the world in which it acts."""
+        """The call that the world gets; `argument` is what `read` has returned."""
         raise NotImplementedError
 
     @abstractmethod
@@ -180,12 +180,12 @@ class ToolSet(ABC):
         """Name -> the tools. May start servers to get their names.
 
         Raises:
-            ValueError: the names cannot be found out, or do not suit.
+            ValueError: the names cannot be read, or cannot be used.
         """
 
 
 def check_name(name: str) -> None:
-    """Raises a ValueError if no protocol can write `name`, that of a tool from elsewhere."""
+    """Raises a ValueError unless every protocol can write `name`, the name of a tool from elsewhere."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} cannot be the name of a tool: it has letters, digits and '_', '.', '-' only")
 
@@ -194,7 +194,7 @@ async def run_tool(tool: Tool, argument: str | Mapping[str, Any]) -> ToolResult:
     """Runs one call under the tool's limits of time and concurrency, and repeats it if that can help.
 
     The result's text is valid Unicode, whatever the tool's service sent. Reading the argument (a text, or the arguments
-    of a native function call) is a step of its own, all of whose exceptions are the model's.
+    of a native function call) is a step of its own: whatever it raises is the model's mistake.
     """
     try:
         read = read_argument(tool, argument)
@@ -220,7 +220,7 @@ async def _result(tool: Tool, argument: Any) -> ToolResult:
     with uncancelled("CancelledError, though nobody has cancelled the call"):
         call = in_thread(tool, argument) if tool.blocking else tool(argument)
         if not inspect.isawaitable(call):
-            raise ContractError(f"The tool {tool.name!r} has a plain `def __call__`: say async, or blocking = True.")
+            raise ContractError(f"The tool {tool.name!r} has a plain `def __call__`: make it async, or set blocking.")
         result: Any = await call
     if isinstance(result, str):
         return ToolResult(result)
@@ -236,9 +236,10 @@ def read_argument(tool: Tool, argument: str | Mapping[str, Any]) -> Any:
         ToolError: it cannot be read, which is the model's mistake.
     """
     with as_tool_error(f"{tool.name} cannot read its argument: "):
-        text = argument if isinstance(argument, str) else tool.text_argument(argument)
-        text.encode()  # Half of a character could not be sent to any service.
-        return tool.read(text)
+        given = argument if isinstance(argument, str) else tool.text_argument(argument)
+        if isinstance(given, str):
+            given.encode()  # Half of a character could not be sent to any service.
+        return tool.read(given)
 
 
 def slot_of(tool: Tool) -> AbstractAsyncContextManager[Any]:

@@ -50,11 +50,11 @@ _PORTS = range(1, 1 << 16)
 
 #: Seconds that the operating system may take to look a name up.
 LOOK_UP_TIMEOUT_S = 10.0
-#: Look-ups at a time. A look-up keeps its place until the operating system gives its name server up, even if no caller
-#: waits for it any more.
+#: Look-ups at a time. A look-up keeps its slot until the operating system gives up on the name server, even if no
+#: caller waits for it any more.
 _MAX_LOOK_UPS = 64
-_PLACE_WAIT_S = 0.01
-_places = threading.BoundedSemaphore(_MAX_LOOK_UPS)
+_SLOT_WAIT_S = 0.01
+_slots = threading.BoundedSemaphore(_MAX_LOOK_UPS)
 
 
 async def system_resolve(host: str, port: int) -> list[str]:
@@ -62,8 +62,8 @@ async def system_resolve(host: str, port: int) -> list[str]:
     # Not in the event loop's own threads: names with silent servers would block them.
     try:
         async with asyncio.timeout(LOOK_UP_TIMEOUT_S):
-            while not _places.acquire(blocking=False):
-                await asyncio.sleep(_PLACE_WAIT_S)
+            while not _slots.acquire(blocking=False):
+                await asyncio.sleep(_SLOT_WAIT_S)
             entries = await in_thread(_look_up, host, port)
     except TimeoutError as error:
         raise socket.gaierror(socket.EAI_AGAIN, f"no answer within {LOOK_UP_TIMEOUT_S:g} s") from error
@@ -71,20 +71,20 @@ async def system_resolve(host: str, port: int) -> list[str]:
 
 
 def _look_up(host: str, port: int) -> Sequence[Any]:
-    """Asks the operating system, in a thread that has one of `_places`."""
+    """Asks the operating system, in a thread that holds one of `_slots`."""
     try:
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     finally:
-        _places.release()
+        _slots.release()
 
 
 @dataclass(frozen=True, kw_only=True)
 class AddressRule:
-    """Says which URLs may be fetched, and which addresses connected to.
+    """Decides which URLs may be fetched, and to which addresses connections may go.
 
     Attributes:
         allow_private: True: any address; otherwise the hosts ("wiki.internal") and networks ("10.1.0.0/16",
-            "127.0.0.1") that are allowed beside the public ones.
+            "127.0.0.1") that are allowed besides the public ones.
         ports: the allowed ports; None: all.
         resolve: how host names become addresses.
     """

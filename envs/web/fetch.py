@@ -16,7 +16,7 @@ from rllib_arpo.envs.web.addresses import AddressRule
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 20.0
 #: The only encoding that is asked for and accepted: of the usual ones, only zlib's can stop in the middle of a block.
 _ENCODING, _GZIP = "gzip", 16 + zlib.MAX_WBITS
-#: Pieces of a response, each of which costs as much work as kilobytes do.
+#: The most pieces of a response: each costs as much work as kilobytes do.
 _MAX_PIECES = 20_000
 #: The largest number of addresses of one host that are tried.
 _MAX_ADDRESSES = 3
@@ -34,12 +34,12 @@ class Fetched:
 async def fetch(url: str, rule: AddressRule, user_agent: str, max_bytes: int, max_redirects: int) -> Fetched:
     """The page to which a URL leads, perhaps by redirects, between which cookies are kept.
 
-    Takes no proxy and no credentials from the process's environment. The limits are those of each response.
+    Takes no proxy and no credentials from the process's environment. The limits hold for each response.
 
     Raises:
         ToolError: the URL or an address is refused, the status is an error, the response is too large or broken, there
             are too many redirects.
-        TransientToolError: no connection, or it was lost, or the server is busy.
+        TransientToolError: there is no connection, it was lost, or the server is busy.
     """
     headers = {"User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": _ENCODING}
     timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)

@@ -13,7 +13,7 @@ from rllib_arpo.envs.web.fetch import Fetched
 
 #: Seconds and megabytes that one page may take; most take milliseconds.
 TIME_LIMIT_S, MEMORY_MB = 10.0, 4096
-#: Runs once in the process from which those of the pages are forked; they find `reader.py` as the module `reader`.
+#: Runs once in the process from which the pages' processes are forked; they find `reader.py` as the module `reader`.
 _SETUP = f"""
 import sys
 import lxml.html, trafilatura

@@ -1,4 +1,4 @@
-"""Worlds: what a trajectory acts in, and how it forks."""
+"""Worlds, in which trajectories act and which fork with them: games, services, simulated users."""
 
 from __future__ import annotations
 

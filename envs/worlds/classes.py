@@ -1,7 +1,7 @@
 """Plain classes as worlds: the contract of `environment_factory` of TRL's trainers.
 
-`reset(**row)` begins and may return a text, which ends the prompt; all other public methods are tools; `get_reward()`,
-if there is one, is the reward of a finished trajectory.
+`reset(**row)` begins a trajectory and may return a text, which the prompt ends with; all other public methods are
+tools; `get_reward()`, if the class has it, is the reward of a finished trajectory.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _RESET, _REWARD = "reset", "get_reward"
 
 
 class ObjectWorld(World):
-    """A world around an object of a user's class. Exceptions of its methods are what the model reads.
+    """A world around an object of a user's class. The model reads the exceptions that its methods raise.
 
     Methods run in the event loop of all questions; plain ones (`def`) should not wait there.
 
     Attributes:
         made: the class.
-        signatures: of its tools, by name.
+        signatures: tool name -> its signature.
     """
 
     made: ClassVar[Any]
@@ -42,7 +42,7 @@ class ObjectWorld(World):
 
         Args:
             blocking: whether methods wait (`time.sleep`, `requests`): each call then runs in a thread, where `random`
-                has no state of this world.
+                does not have this world's state.
             options: the class's own arguments.
         """
         self._blocking, self._options = blocking, options
@@ -57,7 +57,7 @@ class ObjectWorld(World):
             what = f"{self.made.__name__}.{_RESET}"
             raise DataError(f"{question.source}: {what} does not take this row: {first_line(error)}.") from error
         self.object = await called(partial(self.made, **self._options), self._blocking)
-        # What it does with its row changes no other trajectory's.
+        # A copy: what it does with its row must not change the rows of other trajectories.
         opening = await called(partial(self.object.reset, **copy.deepcopy(dict(question.row))), self._blocking)
         return "" if opening is None else opening
 
@@ -69,7 +69,7 @@ class ObjectWorld(World):
 
 
 async def _reward(world: ObjectWorld, path: FinishedPath) -> Score | None:
-    """The object's reward; None after a wrong format, which the configured reward judges."""
+    """The object's reward; None after a wrong format: then the configured reward decides."""
     if not path.format_valid:
         return None
     rewarded = partial(called, world.object.get_reward, world._blocking)
@@ -77,12 +77,12 @@ async def _reward(world: ObjectWorld, path: FinishedPath) -> Score | None:
 
 
 def class_adapter(made: type) -> Callable[..., Callable[[], World]]:
-    """From the options of a class, and `blocking`, to the maker of its worlds.
+    """A function that takes the options of a class, and `blocking`, and returns the maker of its worlds.
 
     Raises:
         ValueError: the class lacks a method, or a model cannot call one of its methods.
     """
-    # As TRL lists them: those of base classes are tools too, properties are not.
+    # As in TRL, methods of base classes are tools as well, and properties are not.
     methods = dict(inspect.getmembers(made, inspect.isfunction))
     what, names = f"env_config['world']: {made.__name__}", [name for name in methods if name[0] != "_"]
     if _RESET not in names:
@@ -95,6 +95,8 @@ def class_adapter(made: type) -> Callable[..., Callable[[], World]]:
             signatures[name] = Signature.of(inspect.getattr_static(made, name).__get__(object(), made))
         except ValueError as error:
             raise ValueError(f"{what}.{name}: {error}.") from error
+    if _REWARD in names:
+        check_options(partial(made.get_reward, None), {}, f"{what}.{_REWARD}")  # type: ignore[attr-defined]
     score = {"score": _reward} if _REWARD in names else {}
     schemas = {name: {"description": one.description, **one.schema} for name, one in signatures.items()}
     # A type of its own: errors name the class, and copies of a world share the schemas.

@@ -1,4 +1,4 @@
-"""Chat completions as OpenAI has them: requests as messages for chat templates, turns as answers."""
+"""OpenAI's chat completions: reads requests as messages for chat templates, and writes turns as answers."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class ChatRequest:
     functions: tuple[Mapping[str, Any], ...]
 
     def continues(self, talk: ChatRequest) -> bool:
-        """Whether it repeats a conversation, and adds messages."""
+        """Whether this request repeats the conversation `talk` and adds messages."""
         known = len(talk.messages)
         repeats = self.messages[:known] == talk.messages and self.functions == talk.functions
         return repeats and len(self.messages) > known
 
 
 def read_request(body: Any) -> ChatRequest:
-    """What a request asks. How the model samples is not the request's: such keys are ignored.
+    """What a request asks. Its sampling parameters are ignored, since the run sets them.
 
     Raises:
-        Refused: it is not a request of one completion of texts.
+        Refused: it does not ask for one completion of texts.
     """
     if not isinstance(body, Mapping) or not isinstance(body.get("messages"), list) or not body["messages"]:
         raise Refused("A request must be a JSON object with a list of messages.")
@@ -58,10 +58,10 @@ def read_message(message: Any, names: dict[str, str]) -> Mapping[str, Any]:
     """A message as templates take it.
 
     Args:
-        names: of earlier calls' functions, by the calls' ids, to which the message's own are added.
+        names: id of an earlier call -> its function's name; the calls of this message are added.
 
     Raises:
-        Refused: it has more than texts, or calls that are not JSON.
+        Refused: it has parts that are not text, or calls that are not JSON.
     """
     try:
         content = message.get("content") or ""
@@ -79,7 +79,7 @@ def read_message(message: Any, names: dict[str, str]) -> Mapping[str, Any]:
             read["name"] = message.get("name") or names.get(message["tool_call_id"], "")
             read["tool_call_id"] = message["tool_call_id"]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise Refused(f"A message is not one of chat completions ({type(error).__name__}: {error}).") from error
+        raise Refused(f"A message is not in OpenAI's format ({type(error).__name__}: {error}).") from error
     return read
 
 
@@ -91,7 +91,7 @@ def _read_call(call: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]
 
 
 def completion(turn: WholeTurn, number: int, model: str) -> dict[str, Any]:
-    """A turn as the answer to a request, the `number`th of its trajectory: equal in a fork's repetition."""
+    """A turn as the answer to its trajectory's `number`th request; a fork that repeats it gets an equal one."""
     message: dict[str, Any] = {"role": "assistant", "content": turn.text or None}
     if turn.call is not None:
         function = {"name": turn.call.tool, "arguments": json.dumps(turn.call.arguments)}

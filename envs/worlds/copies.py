@@ -11,13 +11,13 @@ from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.worlds.running import ReplayMismatch
 from rllib_arpo.envs.worlds.session import WorldSession
 
-#: Copied forks that an environment checks, and the seconds that it takes after a question: less than closing may take.
+#: How many copied forks an environment checks, and for how many seconds after a question (closing may take longer).
 MAX_CHECKED, TIMEOUT_S = 8, 10.0
 _logger = logging.getLogger(__name__)
 
 
 class CopyChecks:
-    """Replays the first copied forks and what they were copied from, twice each, in worlds of their own."""
+    """Replays the first copied forks and their parents, each twice, in new worlds."""
 
     def __init__(self) -> None:
         self._left = MAX_CHECKED
@@ -27,7 +27,7 @@ class CopyChecks:
         """Checks the finished sessions of a question.
 
         Raises:
-            ContractError: two replays agree, and the trajectory was another: the copies share something.
+            ContractError: two replays agree and differ from the trajectory, so the copies share something.
         """
         if not self._left:
             return
@@ -42,7 +42,7 @@ class CopyChecks:
                 raise
             self._left = 0
             _logger.warning(
-                "%s takes more than %g s to be repeated: whether its copies share something is not known.",
+                "%s takes more than %g s to be repeated: it is not known whether its copies share something.",
                 chosen[0].maker.name,
                 TIMEOUT_S,
             )
@@ -57,25 +57,25 @@ class CopyChecks:
             name = session.maker.name
             if first is not None and second is not None and str(first) == str(second):
                 raise ContractError(
-                    f"{name} was forked by copy.deepcopy, and the copies share something: {first}, twice, when it was"
-                    ' repeated alone. Give it a method fork, or forks_by = "replay".'
+                    f"{name} was forked by copy.deepcopy, and the copies share something: repeated alone, {first},"
+                    ' twice. Give it a method fork, or forks_by = "replay".'
                 )
             if not self._warned:
                 self._warned = True
                 _logger.warning(
-                    "%s is not the same when it is repeated (%s): it is not known whether its copies share something.",
+                    "%s differs when it is repeated (%s): it is not known whether its copies share something.",
                     name,
                     first or second,
                 )
 
 
 def _repeats(session: WorldSession) -> bool:
-    """Whether anything was done there that another world can repeat: not what took too long."""
+    """Whether there are moves and another world can repeat them: none timed out."""
     return bool(session.moves) and all(move.reply.status != ToolStatus.TIMEOUT for move in session.moves)
 
 
 async def difference(session: WorldSession) -> ReplayMismatch | BrokenToolError | None:
-    """What a replay of all moves does differently."""
+    """What differs in a replay of all moves; None: nothing does."""
     try:
         running = await session.replayed()
     except (ReplayMismatch, BrokenToolError) as error:

@@ -17,9 +17,9 @@ from rllib_arpo.envs.worlds.completions import ChatRequest, Refused, as_chunk, c
 from rllib_arpo.envs.worlds.program import ProgramWorld
 from rllib_arpo.envs.worlds.world import BEGINS, Opening, Reply, WholeTurn
 
-#: What an agent is told whose trajectory has ended.
+#: The error that an agent reads after its trajectory has ended.
 ENDED = "This trajectory has ended."
-#: How often OpenAI's SDK, and what is built on it, has sent a request before, after a time-out.
+#: The header in which OpenAI's SDK, and what is built on it, says how often it has sent a request before.
 _RETRIES = "x-stainless-retry-count"
 
 
@@ -28,7 +28,7 @@ class Endpoint:
     """The model, as the agent of one trajectory asks it; any key and any name of a model will do.
 
     Attributes:
-        base_url: on loopback, up to and with "/v1": for this process and others.
+        base_url: on loopback, up to and with "/v1", for clients in this process and others.
         app: the ASGI application behind it, for clients in this event loop: `httpx.ASGITransport(endpoint.app)`.
     """
 
@@ -37,18 +37,18 @@ class Endpoint:
 
 
 class EndpointWorld(ProgramWorld):
-    """Runs a program whose requests are conversations: one goes on where a request repeats it and adds messages.
+    """Runs a program that sends requests. A request continues a conversation if it repeats it and adds messages.
 
-    The model reads what a request adds; what was sampled stays as it was. A request that continues no conversation of
-    its run (a shortened history, an agent below this one) begins another. Requests are answered one after the other, in
-    the order in which they come; one that a client repeats gets the answer of the first. A program that fails after a
-    refused request masks its trajectory.
+    The model reads only what a request adds; sampled tokens stay as they were. A request that continues no conversation
+    of its run (a shortened history, an agent below this one) begins another. Requests are answered one after the other,
+    in the order in which they come; if a client repeats one, it gets the first one's answer. If a program fails after a
+    refused request, its trajectory is masked.
     """
 
     takes_turns = True
 
     def __init__(self, program: Any, name: str, refusals: list[str]):
-        """Args: `refusals` gets why requests of all worlds of a maker were refused."""
+        """Args: `refusals` collects why requests were refused, in all worlds of a maker."""
         super().__init__(program, name)
         self._refusals = refusals
         missing = [package for package in ("starlette", "uvicorn") if find_spec(package) is None]
@@ -85,13 +85,13 @@ class EndpointWorld(ProgramWorld):
             repeated: whether the client says that it has sent the request before.
 
         Raises:
-            Refused: it adds nothing to a conversation, or asks for what the endpoint or the template does not do.
+            Refused: it adds nothing to a conversation, or asks for more than the endpoint or the template can do.
         """
         try:
             request = read_request(body)
             before = [answer for asked, answer in self._requests if asked == request] if repeated else []
             if not before:
-                # A task of its own: a client that waits no longer must not end the turn.
+                # A task of its own: a client that stops waiting must not end the turn.
                 answer = asyncio.create_task(self._answer(request, str(body.get("model", ""))))
                 answer.add_done_callback(lambda task: task.cancelled() or task.exception())
                 self._requests.append((request, answer))
@@ -127,7 +127,7 @@ class EndpointWorld(ProgramWorld):
             return answer
 
     def _reply(self, request: ChatRequest) -> Reply:
-        """What a request adds to the longest conversation that it repeats (of equal ones the latest), or all of it.
+        """What a request adds to the longest (then latest) conversation that it repeats; if it repeats none, all of it.
 
         Raises:
             Refused: it adds nothing.
@@ -155,7 +155,7 @@ class EndpointWorld(ProgramWorld):
 
 
 class ChatServer:
-    """The server of one event loop, on loopback, with a path for every trajectory. Listens while it has one.
+    """The server of one event loop, on loopback, with a path for every trajectory. It listens while it has a path.
 
     Attributes:
         app: the ASGI application.
@@ -187,7 +187,7 @@ class ChatServer:
         return f"http://127.0.0.1:{port}/{path}/v1"
 
     async def close(self, behind: EndpointWorld) -> None:
-        """Forgets a path, if there is one; after the last one the server ends."""
+        """Removes the path of a world, if it has one; the server ends with its last path."""
         async with self._changing:
             self._paths = {path: other for path, other in self._paths.items() if other is not behind}
             if self._paths or self._server is None:
@@ -207,7 +207,7 @@ class ChatServer:
         try:
             body = await request.json()
         except ValueError:
-            body = None  # Which is refused, and counted, as what is no request.
+            body = None  # `complete` refuses and counts it.
         try:
             answer = await behind.complete(body, repeated=request.headers.get(_RETRIES, "0") != "0")
         except Refused as error:

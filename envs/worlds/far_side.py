@@ -1,7 +1,7 @@
 """The far side of `interpreter.py`: worlds in a process of another Python, which answers on a socket.
 
-It runs as a script of its own, in Python 3.9 or newer. Nothing beyond the standard library is imported here, but what
-the world itself imports, and numpy where it is installed.
+It runs as a script, in Python 3.9 or newer. It imports only the standard library, the world's own modules, and numpy if
+that is installed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-#: Types of Python -> those of JSON schemas.
+#: Type of Python -> type of JSON schemas.
 _JSON_TYPES: dict[Any, str] = {
     str: "string",
     int: "integer",
@@ -32,7 +32,7 @@ _JSON_TYPES: dict[Any, str] = {
     list: "array",
     dict: "object",
 }
-#: Public methods that are not calls of the model.
+#: Public methods that the model cannot call.
 _OWN_METHODS = ("reset", "get_reward")
 
 
@@ -57,7 +57,7 @@ class WorldLike:
         return finished(self.world.reset(row))
 
     def act(self, action: Any) -> tuple[Any, Any, Any]:
-        """What is said, the reward, and whether it is the end."""
+        """The reply's text, its reward, and whether it ends the trajectory."""
         reply = finished(self.world.act(action))
         return reply if isinstance(reply, tuple) and len(reply) == 3 else (reply, 0.0, False)
 
@@ -70,7 +70,7 @@ class WorldLike:
 
 
 class GymLike(WorldLike):
-    """An object with `reset(seed=)` and `step(text)`, as Gymnasium's."""
+    """An object with `reset(seed=)` and `step(text)`, like Gymnasium's environments."""
 
     paid = 0.0
 
@@ -88,7 +88,7 @@ class GymLike(WorldLike):
 
 
 class MethodsLike(WorldLike):
-    """An object whose public methods are tools, as TRL's environments: `reset(**row)`, maybe `get_reward()`.
+    """An object whose public methods are tools, as in TRL's environments, with `reset(**row)` and maybe `get_reward()`.
 
     The tools are those that `classes.py` lists. The model reads whatever a method raises.
     """
@@ -119,10 +119,10 @@ def adapted(world: Any) -> WorldLike:
 
 
 def schema(method: Any) -> dict[str, Any]:
-    """JSON schema of a method's arguments, from its type hints; without `**` ones, as for a class of the near side.
+    """JSON schema of a method's arguments, from its type hints; `**` parameters are left out, as on the near side.
 
     Raises:
-        ValueError: one of them has no name that a model could write.
+        ValueError: a parameter cannot be given by name.
     """
     try:
         hints = typing.get_type_hints(method)
@@ -177,7 +177,7 @@ class Worlds:
     def __init__(self, named: str, options: dict[str, Any]):
         module, _, name = named.rpartition(":")
         self._make = getattr(imported(module), name)
-        # A world may import it later, and draw at once: its first draws must be seeded as well.
+        # A world may import numpy later and draw at once: its first draws must be seeded as well.
         with contextlib.suppress(ImportError):
             importlib.import_module("numpy")
         self._options = options
@@ -205,13 +205,14 @@ class Worlds:
             try:
                 said, reward, done = made.act(action)
             except made.read_by_model as error:
-                return {"text": str(error) or type(error).__name__, "error": True}
+                kinds = [kind.__name__ for kind in type(error).__mro__[:-3]]  # Without Exception and its bases.
+                return {"text": str(error) or type(error).__name__, "error": kinds or ["Exception"]}
         return {"text": text(said), "reward": float(reward), "done": bool(done)}
 
     def score(self, world: int, turns: list[str], format_valid: bool) -> dict[str, Any] | None:
         made, random_state = self._worlds[world]
         if isinstance(made, MethodsLike) and not format_valid:
-            return None  # As for a class of this side, the configured reward judges a wrong format.
+            return None  # As on the near side, the configured reward judges a wrong format.
         with random_state.swapped_in():
             score = made.score(turns)
         return score if score is None or isinstance(score, dict) else {"reward": float(score), "accuracy": float(score)}
@@ -240,7 +241,7 @@ def text(value: Any) -> str:
 
 
 def finished(value: Any) -> Any:
-    """`value`, awaited if it must be."""
+    """`value`, or its result if it is awaitable."""
     return _loop().run_until_complete(value) if inspect.isawaitable(value) else value
 
 
@@ -251,7 +252,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 def main(descriptor: int) -> None:
     """Answers requests until the near side closes the socket."""
-    # Modules are looked for where the near side works, not beside this file.
+    # Modules are imported from the near side's working folder, not from this file's.
     sys.path[0] = os.getcwd()
     stream = socket.socket(fileno=descriptor).makefile("rwb")
     worlds = None

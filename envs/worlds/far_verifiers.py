@@ -1,7 +1,7 @@
 """Tasks of verifiers 0.4 in a process of its Python: the tools of their toolsets, and their rewards.
 
-`verifiers.py` names this file to `far_side.py`. As a script, `far_verifiers.py TASKSET NUMBER CONFIG` prints tasks as
-rows. There is neither a harness nor a runtime: a tool is called as a method, and a task that uses its runtime fails.
+`verifiers.py` gives this file's path to `far_side.py`. As a script, `far_verifiers.py TASKSET NUMBER CONFIG` prints
+tasks. There is neither a harness nor a runtime: a tool is called as a method, and a task that uses its runtime fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from verifiers.v1.mcp.server import _call_state
 from verifiers.v1.state import state_cls
 from verifiers.v1.utils.decorators import discover_decorated, invoke
 
-#: In the place of a runtime.
+#: Stands for the runtime that is missing here.
 NOWHERE = object()
 
 
@@ -26,7 +26,7 @@ def taskset_of(name: str, config: dict[str, Any]) -> Any:
 
 
 class Tasks:
-    """A task, made of its row: what `far_side.WorldLike` takes.
+    """A task, made from its row, with the methods that `far_side.WorldLike` calls.
 
     Attributes:
         shared: the toolsets of all tasks; None before their `setup`. A fork does not copy them.
@@ -56,7 +56,7 @@ class Tasks:
             await toolset.setup_task(self._task)
 
     async def act(self, call: dict[str, Any]) -> str:
-        # Where a toolset finds the state of the trajectory that calls it.
+        # A toolset looks here for the state of the trajectory that calls it.
         _call_state.set(self._trace.state)
         said = ""
         try:
@@ -71,7 +71,7 @@ class Tasks:
         return said
 
     async def score(self, turns: list[str]) -> float:
-        """The weighted sum of the rewards of a trace in which the first turns made the calls, one each."""
+        """The weighted sum of the trace's rewards. The first turns made the calls, one each."""
         calls = iter(self._calls)
         for turn in turns:
             call, result = next(calls, (None, ""))
@@ -96,7 +96,7 @@ class Tasks:
 
 
 async def tasks(taskset: str, config: dict[str, Any]) -> Tasks:
-    """Makes one; at the process's start it also sets up the toolsets of all, which is no world's time."""
+    """Makes a task. The first call, at the process's start, also sets up the shared toolsets, on no world's time."""
     task = Tasks(taskset, config)
     if Tasks.shared is None:
         made = taskset_of(taskset, config)
@@ -109,7 +109,7 @@ async def tasks(taskset: str, config: dict[str, Any]) -> Tasks:
 
 
 def main(name: str, number: str, config: str) -> None:
-    """Prints the first tasks: a JSON object each, whose `prompt` is a list of messages."""
+    """Prints the first tasks, one JSON object each; its `prompt` is a list of messages."""
     for task in taskset_of(name, json.loads(config)).take(int(number)):
         prompt, system = task.data.prompt, task.data.system_prompt
         messages = [vf.UserMessage(content=prompt)] if isinstance(prompt, str) else prompt

@@ -1,4 +1,4 @@
-"""Functions as tools: Python's own, and the tools of LangChain and smolagents, which keep their schemas."""
+"""Functions as tools: Python functions, and tools of LangChain and smolagents with their own schemas."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rllib_arpo.envs.worlds.signature import Signature, answer_of
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionTool(SchemaTool):
-    """A function as a tool. The model reads its result, written by `str`, or the message of what it raises.
+    """A function as a tool. The model reads its result, as `str` writes it, or the message of its exception.
 
     A coroutine function runs in the event loop of all questions, any other one in a thread. A call that is given up is
-    answered in time, but its thread goes on.
+    answered in time, but its thread keeps running.
 
     Attributes:
         function: is called with the arguments.
-        arguments: read from what the model has written, as the function takes them.
-        timeout_s, max_result_tokens, max_concurrency, max_attempts: those of a `Tool`.
+        arguments: turns the JSON object that the model wrote into the function's arguments.
+        timeout_s, max_result_tokens, max_concurrency, max_attempts: see `Tool`.
     """
 
     function: Callable[..., Any] = field(repr=False)
@@ -33,7 +33,7 @@ class FunctionTool(SchemaTool):
     max_result_tokens: int = 2048
     max_attempts: int = 1
 
-    def read(self, argument: str) -> Any:
+    def read(self, argument: str | Mapping[str, Any]) -> Any:
         return self.arguments(super().read(argument))
 
     async def __call__(self, argument: tuple[tuple[Any, ...], dict[str, Any]]) -> ToolResult:
@@ -41,22 +41,22 @@ class FunctionTool(SchemaTool):
         return ToolResult(await answer_of(self.function, *args, in_a_thread=not _is_async(self.function), **kwargs))
 
 
-#: From options to a tool: a class, or a `FunctionTool` whose function is known.
+#: Makes the tool of a function from the tool's options.
 FunctionMaker = partial[FunctionTool]
 
 
 def option_names(made: Any) -> set[str]:
-    """The options of a class of tools, or of a function that is one."""
+    """The options of a tool: of its class, or of a function."""
     if isinstance(made, partial):
         return {f.name for f in dataclasses.fields(FunctionTool)} - set(made.keywords)
     return {f.name for f in dataclasses.fields(made)}
 
 
 def function_maker(found: Any) -> FunctionMaker | None:
-    """The maker of the tool that is a function, or a tool of LangChain or smolagents; None: it is none of these.
+    """The maker of a tool from a function, or from a tool of LangChain or smolagents; None: `found` is neither.
 
     Raises:
-        ValueError: one sentence without its subject: the function cannot be called by a model.
+        ValueError: a model cannot call the function; the message lacks the subject.
     """
     schema: Any
     arguments: Any = _all_in_one
@@ -68,7 +68,7 @@ def function_maker(found: Any) -> FunctionMaker | None:
         schema, arguments = signature.schema, signature.read
     elif hasattr(found, "ainvoke") and hasattr(found, "get_input_schema"):
         function, name, description = found.ainvoke, found.name, found.description
-        # Without what LangChain itself injects.
+        # Without the arguments that LangChain itself injects.
         schema = getattr(found, "tool_call_schema", None) or found.get_input_schema()
         schema = schema if isinstance(schema, Mapping) else schema.model_json_schema()
     elif callable(found) and isinstance(getattr(found, "inputs", None), Mapping):

@@ -1,4 +1,4 @@
-"""Gymnasium: an environment as a world. Its observations become texts, and texts its actions."""
+"""Gymnasium environments as worlds: observations become texts, and texts become actions."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from rllib_arpo.envs.support.texts import first_line, seed_of_name
 from rllib_arpo.envs.support.validation import function_named, with_options
 from rllib_arpo.envs.worlds.world import Call, Reply, World
 
-#: The text of a turn -> an action. What it raises the model reads.
+#: The text of a turn -> an action. The model reads what it raises.
 Read = Callable[[str], Any]
 #: The environment, or its last observation -> what the model reads.
 Show = Callable[[Any], str]
 
 
 class GymWorld(World):
-    """One environment, reset with the seed of the question's row (otherwise with one that depends on the question's
-    name alone); the row's other columns are the reset's options.
+    """One environment. It is reset with the seed in the question's row (if there is none, with a seed made from the
+    question's name); the row's other columns are the reset's options.
 
-    A text that is not an action is an error that the model reads. The environment does not notice it, but it counts as
-    one of `max_tool_calls`.
+    If a text is not an action, the model reads an error. The environment does not notice, but the text counts towards
+    `max_tool_calls`.
 
     Args:
         make: makes the environment.
-        read: None: for action spaces of texts.
-        show: gets the environment if its first parameter is named `env`, otherwise the observation; None: for
-            observation spaces of texts.
+        read: makes an action of a text; None: actions are texts.
+        show: gets the environment if its first parameter is named `env`, otherwise the observation; None: observations
+            are texts.
     """
 
     takes_text = pays_by_replies = True
@@ -60,7 +60,7 @@ class GymWorld(World):
                 chosen = self._read(str(action))
         try:
             known = self._env.action_space.contains(chosen)
-        except OverflowError:  # A number that numpy does not have.
+        except OverflowError:  # A number too large for numpy.
             known = False
         if not known:
             raise ToolError(f"{action!r} is not an action: {self._env.action_space}.")
@@ -89,7 +89,7 @@ def gymnasium_world(
 
     Args:
         read, show: functions, or their names "module:function"; `read` may be a list of the actions' names instead.
-        options: of `gymnasium.make`.
+        options: for `gymnasium.make`.
 
     Raises:
         ValueError: there is no such environment.
@@ -135,5 +135,5 @@ def names_reader(names: Sequence[str]) -> Read:
 def _takes_env(show: Show) -> bool:
     try:
         return next(iter(inspect.signature(show).parameters), "") == "env"
-    except ValueError:  # Some built-in functions do not say.
+    except ValueError:  # Some built-in functions have no signature.
         return False

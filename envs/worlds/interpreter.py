@@ -1,4 +1,4 @@
-"""Worlds in a process of another Python: for packages that this one's exclude. `far_side.py` is its script."""
+"""Worlds in a process of another Python, for packages that conflict with this one's. The process runs `far_side.py`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
 from rllib_arpo.envs.support.texts import first_line, seed_of_name
 from rllib_arpo.envs.worlds.world import Call, NotCopied, Reply, World, WorldLost
 
-#: Seconds within which the process must begin, and must be done with a request that nobody waits for any more.
+#: Seconds within which the process must begin, and must finish a request for which nobody waits any more.
 START_TIMEOUT_S, GIVEN_UP_TIMEOUT_S = 120.0, 5.0
 _SCRIPT = Path(__file__).with_name("far_side.py")
 #: Variables that would show the other Python this one's packages.
@@ -39,7 +39,7 @@ def environment_of_others() -> dict[str, str]:
 class _Process:
     """A process of the other Python, which answers one request after the other. Lives in one event loop.
 
-    Nothing that it prints reaches the terminal. It ends when its socket does, hence with this process.
+    Nothing that it prints reaches the terminal. It ends when its socket closes, and so with this process.
     """
 
     def __init__(self, python: str):
@@ -56,7 +56,7 @@ class _Process:
                 **silent,  # type: ignore[call-overload]
             )
         self._numbers = itertools.count()
-        #: What it has not answered, by number, in order: it is busy with the first. Cancelled: nobody waits for it.
+        #: Number -> unanswered request, in order: it is busy with the first. Cancelled: nobody waits for the answer.
         self._unanswered: dict[int, asyncio.Future[Any]] = {}
         self.gone = False
         #: The world's `tools`, and whether it takes texts.
@@ -71,7 +71,7 @@ class _Process:
         """What the process answers.
 
         Raises:
-            WorldLost: it is gone.
+            WorldLost: the process is gone.
             RuntimeError: the world's code raised.
         """
         if self.gone:
@@ -93,7 +93,7 @@ class _Process:
                 await self.ask(do, **fields)
 
     def _doubt(self) -> None:
-        """Ends the process soon if it stays busy with a request that was given up: those of all worlds wait for it."""
+        """Ends the process soon if it stays busy with a request that was given up: the other worlds wait for it."""
         number = next(iter(self._unanswered), None)
         if number is not None and self._unanswered[number].cancelled():
             asyncio.get_running_loop().call_later(GIVEN_UP_TIMEOUT_S, self._end_if_busy_with, number)
@@ -132,7 +132,7 @@ class _Process:
 
 
 class Interpreter:
-    """The process of one kind of worlds, started again when it has died. Called from any event loop.
+    """Keeps the process of one kind of world, and starts it again when it has died. Called from any event loop.
 
     Args:
         python: the other Python's path.
@@ -158,7 +158,7 @@ class Interpreter:
             raise ValueError(f"{what} cannot be made ({error}).") from error
 
     async def process(self) -> _Process:
-        """A process that is alive as far as is known. One that starts goes on if the caller no longer waits.
+        """A process that is alive as far as we know. It goes on starting even if the caller stops waiting.
 
         Raises:
             BrokenToolError: it does not start.
@@ -194,7 +194,7 @@ class Interpreter:
 
 
 class FarWorld(World):
-    """A world of another Python. It forks by `copy.deepcopy` there, where that works, or by replay."""
+    """A world in another Python. It forks by `copy.deepcopy` in that Python if this works, otherwise by replay."""
 
     fork_is_copy = True
 
@@ -212,7 +212,7 @@ class FarWorld(World):
         said = {"tool": action.tool, "arguments": dict(action.arguments)} if isinstance(action, Call) else action
         reply = await self._ask("act", action=said)
         if reply.get("error"):
-            return Reply(reply["text"], status=ToolStatus.ERROR)
+            return Reply(reply["text"], status=ToolStatus.ERROR, raised=tuple(reply["error"]))
         return Reply(reply["text"], reply["reward"], reply["done"])
 
     async def score(self, path: FinishedPath) -> Score | None:
@@ -227,12 +227,12 @@ class FarWorld(World):
         except RuntimeError as error:
             raise NotCopied(first_line(error)) from error
         except BaseException:
-            await child.close()  # It may be made there still.
+            await child.close()  # It may still be made there.
             raise
         return child
 
     def __deepcopy__(self, memo: Any) -> World:
-        raise TypeError("A world of another Python is copied there.")
+        raise TypeError("A world in another Python is copied there, not here.")
 
     async def close(self) -> None:
         if self._process is not None:
@@ -248,7 +248,7 @@ def interpreter_world(named: Any, python: str, options: Mapping[str, Any]) -> Ca
     """The maker of worlds of another Python.
 
     Args:
-        named: "module:name" of a class or a function there (`far_side.py` says of which kinds).
+        named: "module:name" of a class or a function there (`far_side.py` lists the kinds).
         python: its path.
         options: keyword arguments of `named`.
 
@@ -270,5 +270,5 @@ _INTERPRETERS: dict[str, Interpreter] = {}
 
 
 def _plain(value: Any) -> Any:
-    """A value of numpy, or another that JSON does not have, as one that it has."""
+    """A JSON value in place of one that JSON does not have, such as numpy's."""
     return value.tolist() if hasattr(value, "tolist") else str(value)

@@ -1,4 +1,4 @@
-"""Makes the worlds of an environment, and the tools that are calls of theirs."""
+"""Makes the worlds of an environment, and the tools by which the model acts in them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WorldMaker:
     """
 
     def __init__(self, name: str, make: Callable[[], World], common: Mapping[str, Any] | None = None):
-        """Makes none yet. `common` has values for attributes of all worlds."""
+        """Makes no world yet. `common`: attribute -> the value that it gets in all worlds."""
         self.name, self.make, self._common = name, make, common or {}
         self._method: ForkMethod | None = None
 
@@ -46,7 +46,7 @@ class WorldMaker:
 
     @property
     def fork_method(self) -> ForkMethod:
-        """The method that all worlds have: the one asked for, or the first that works."""
+        """The method by which all worlds fork: the one asked for, or the first that works."""
         if self._method is None:
             world = self.sample
             forks = type(world).fork is not World.fork
@@ -62,7 +62,7 @@ class WorldMaker:
         return self.fork_method == "copy" or (self.fork_method == "fork" and self.sample.fork_is_copy)
 
     def copied(self, running: RunningWorld) -> RunningWorld | None:
-        """A copy; None if Python cannot copy it; errors as with `replay_instead`."""
+        """A copy; None if Python cannot copy it. Raises the errors of `replay_instead`."""
         try:
             return running.copy()
         except Exception as error:
@@ -82,7 +82,7 @@ class WorldMaker:
         self._method = "replay"
 
     def tools(self) -> list[WorldTool]:
-        """The calls that the worlds take."""
+        """A tool for each call that the worlds take."""
         return [
             WorldTool(
                 name=name,

@@ -20,7 +20,7 @@ from rllib_arpo.envs.worlds.world import Call, Reply, World
 
 
 class McpWorld(World):
-    """A trajectory's session with a server, which starts with its first call, or the one that all share."""
+    """A trajectory's own session with a server, which its first call starts, or the one that all trajectories share."""
 
     forks_by = "replay"
     timeout_s = math.inf
@@ -57,7 +57,7 @@ class McpTools(ToolSet):
 
     Attributes:
         servers: server name -> the fields of an `McpServer`.
-        timeout_s, max_result_tokens, max_concurrency: of every tool.
+        timeout_s, max_result_tokens, max_concurrency: the limits of every tool.
         start_timeout_s: seconds within which a server must answer for the first time.
     """
 
@@ -75,7 +75,7 @@ class McpTools(ToolSet):
             check_known(fields, [f.name for f in dataclasses.fields(McpServer)], f"key of the MCP server {name!r}")
 
     def expand(self) -> dict[str, Tool]:
-        """Starts the servers, or reaches them, and makes a tool of each of theirs."""
+        """Starts or contacts the servers, and makes a tool of each tool that they offer."""
         found = [(server, tool) for server in self.servers for tool in self._worlds_of(server).tools()]
         count = Counter(tool.name for _, tool in found)
         limits = {name: getattr(self, name) for name in ("timeout_s", "max_result_tokens", "max_concurrency")}

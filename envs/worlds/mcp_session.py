@@ -40,9 +40,9 @@ class McpServer:
 
     Attributes:
         command, args, cwd: start the server as a child process.
-        env: variables for it, beside PATH, HOME and the like.
+        env: variables for it, in addition to PATH, HOME and the like.
         pass_env: names of this process's variables that it also gets (keys of services).
-        url: of a server that runs already.
+        url: the address of a running server.
         header_variables: HTTP header -> name of the variable of this process that holds its value.
         tools: names of the tools to offer; None: all.
         shared: whether all trajectories of a process use one session: for servers that keep nothing between calls.
@@ -141,10 +141,10 @@ _BLOCKS: dict[str, Callable[[Any], str]] = {
 class McpSession:
     """The session of one server. Called from any event loop.
 
-    The client belongs to one task of one loop, that of the thread "mcp". A shared session that was lost is opened again
-    at the next use. One of a trajectory is not: its server's state is gone.
+    The client belongs to one task in the event loop of the thread "mcp". If a shared session is lost, the next use
+    opens it again. A trajectory's own session is not opened again, since its server's state is gone.
 
-    A server that let a call time out may hang: the next call first asks it, and replaces it if it does not answer.
+    After a call has timed out, the server may hang: the next call first asks it, and replaces it if it does not answer.
     """
 
     def __init__(self, thread: LoopThread, server: McpServer, start_timeout_s: float):
@@ -172,7 +172,7 @@ class McpSession:
         return self._tools
 
     async def open(self) -> None:
-        """Starts the server, or reaches it.
+        """Starts or contacts the server.
 
         Raises:
             BrokenToolError: the server does not start, or cannot be reached; `WorldLost`: the trajectory's is gone.
@@ -180,7 +180,7 @@ class McpSession:
         await self.thread.run(self._opened())
 
     async def close(self) -> None:
-        """Ends the session and, where it is a child process, the server."""
+        """Ends the session and, if it is a child process, the server."""
         await self.thread.run(self._close())
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Any:
@@ -226,7 +226,7 @@ class McpSession:
         return tools
 
     async def _opened(self) -> Any:
-        """The client of a session that is alive as far as is known."""
+        """The client of a session that is alive as far as we know."""
         async with self._lock:
             if self._doubtful:
                 # The server may answer another call while it is asked.
@@ -242,7 +242,7 @@ class McpSession:
     async def _open(self) -> Any:
         ready = asyncio.get_running_loop().create_future()
         try:
-            # As many starts at once as there are processors: waiting for a place is not the server's fault.
+            # As many starts at once as there are processors: waiting for a slot is not the server's fault.
             async with slot("start of an MCP server", os.cpu_count() or 1), asyncio.timeout(self._start_timeout_s):
                 self._owner = asyncio.create_task(self._own(ready))
                 return await ready
@@ -261,7 +261,7 @@ class McpSession:
                 await asyncio.Event().wait()
         except Exception as error:
             if ready.done():
-                # Calls in flight notice. Later ones must not use a client that is closed.
+                # Running calls notice. Later ones must not use a closed client.
                 if self._owner is asyncio.current_task():
                     self._gone()
                 _logger.warning("A session with an MCP server has ended (%s).", _cause(error))

@@ -1,4 +1,4 @@
-"""OpenEnv: an environment behind a server. A websocket is a session (as openenv 0.2 to 0.10 speak)."""
+"""OpenEnv: environments behind a server. Each websocket is a session, in the protocol of openenv 0.2 to 0.10."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MAX_BYTES = 1 << 26
 _LIST_TIMEOUT_S, _CLOSE_TIMEOUT_S = 30.0, 2.0
 #: Errors of a step that the action may have caused; the session goes on.
 _OF_ACTIONS = ("VALIDATION_ERROR", "EXECUTION_ERROR")
-#: What makes texts and actions.
+#: What `read` and `show` may be.
 _FIELD = "a field, a function or its name"
 _logger = logging.getLogger(__name__)
 
@@ -43,12 +43,12 @@ class _Refused(Exception):
 
 
 class OpenEnvWorld(World):
-    """One session. The question's row are the arguments of the environment's `reset`, as far as it takes them.
+    """One session. The environment's `reset` gets the columns of the question's row that it takes.
 
-    An environment in which an action raises goes on; the model reads the error.
+    If an action raises an error, the model reads it and the environment goes on.
 
     Args:
-        url: of the server; "/ws" is added.
+        url: the address of the server's websocket.
         tools: the server's tools; None: a turn's text is the action.
         read: reads a text as the action's fields.
         show: shows the fields of an observation.
@@ -104,14 +104,14 @@ def openenv_world(
 
     Args:
         url: "http://host:port", or with "https", "ws" or "wss".
-        tools: whether the model calls the tools that the server lists; asks the server, and blocks.
-        read: makes an action of a text: a field's name, which gets the text; a function, itself or as
+        tools: whether the model calls the tools that the server lists. If so, this asks the server, and blocks.
+        read: makes an action of a text. A field's name: that field gets the text; a function, itself or as
             "module:function"; None: the text is a JSON object.
-        show: makes a text of an observation: a field's name; a function, likewise; None: the only field if it has a
-            text, otherwise JSON.
+        show: makes a text of an observation. A field's name: that field is the text; a function, likewise; None: the
+            only field if it has a text, otherwise JSON.
 
     Raises:
-        ValueError: it is not such a URL, the server does not list its tools, or there is no such function.
+        ValueError: the URL has another form, the server does not list its tools, or there is no such function.
     """
     parts = urlsplit(url)
     scheme = {"http": "ws", "https": "wss", "ws": "ws", "wss": "wss"}.get(parts.scheme)
@@ -168,7 +168,7 @@ async def _asked(socket: Any, kind: str, data: Any) -> Any:
     from websockets.exceptions import ConnectionClosed
 
     try:
-        # A server without a free session says so and closes, maybe before this message: the frame can be read still.
+        # A server without a free session says so and closes, maybe before this message: that frame can still be read.
         with contextlib.suppress(ConnectionClosed):
             await socket.send(json.dumps({"type": kind, "data": data}))
         answer = json.loads(await socket.recv())
@@ -218,7 +218,7 @@ def _shower(given: Show | str | None) -> Show:
 
 
 def _as_text(observed: Any) -> str:
-    """A JSON value as text: the only field's if it has one, and nothing for nothing."""
+    """A JSON value as text: its only field's text if it has just that, and "" if it is empty."""
     if isinstance(observed, Mapping) and len(observed) == 1:
         (only,) = observed.values()
         observed = only if isinstance(only, str) else observed

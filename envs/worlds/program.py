@@ -28,11 +28,11 @@ Chat = Callable[[str], Awaitable[str]]
 class ProgramWorld(World):
     """Runs a program in a task of its own, which waits in `chat` while the model generates.
 
-    What the program asks is what the model reads; the number that it returns is the reward. A trajectory that ends
-    before (a limit, bad format) has the configured reward, and the program is cancelled. A fork runs it again. What the
-    program draws from `random` and `numpy.random` repeats; tasks that it starts have none of their own.
+    The model reads what the program asks; the number that the program returns is the reward. If the trajectory ends
+    earlier (a limit, bad format), the configured reward counts, and the program is cancelled. A fork runs the program
+    again, and its draws from `random` and `numpy.random` repeat, but not those of tasks that it starts.
 
-    A `ToolError` that the program does not catch, as of a `ChatClient` without an answer, masks the trajectory.
+    If the program does not catch a `ToolError`, such as a `ChatClient`'s without an answer, the trajectory is masked.
     """
 
     takes_text = True
@@ -65,7 +65,7 @@ class ProgramWorld(World):
                 _warn_of_running(self._name)
 
     async def _begun(self, question: Question, chat: Any) -> Any:
-        """Starts the program with what it asks by: the first thing that it asks."""
+        """Starts the program, which asks through `chat`, and returns the first thing that it asks."""
         run = self._run(chat, copy.deepcopy(dict(question.row)), RandomNumbers(seed_of_name(question.question_id)))
         self._task = asyncio.create_task(run)
         self._task.add_done_callback(lambda _: self._asked.put_nowait(None))
@@ -75,7 +75,7 @@ class ProgramWorld(World):
         return asked
 
     async def _answered(self, said: Any) -> Any:
-        """Gives the program its answer: what it asks next; None: it has returned."""
+        """Gives the program its answer, and returns what it asks next; None: it has returned."""
         if not self._waits:
             raise ContractError(f"{self._name} did not wait for the model's answer.")
         assert self._said is not None

@@ -1,4 +1,4 @@
-"""Finds the world that `env_config["world"]` names, and adapts what is not a `World` itself."""
+"""Finds the world that `env_config["world"]` names, and adapts objects that are not a `World`."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rllib_arpo.envs.worlds.program import ProgramWorld
 from rllib_arpo.envs.worlds.verifiers import verifiers_world
 from rllib_arpo.envs.worlds.world import ForkMethod, World
 
-#: Options of every world, which replace its attributes of the same names -> whether a value will do, and what will.
+#: Option of every world, which replaces its attribute of the same name -> whether a value is allowed, and which are.
 COMMON_OPTIONS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "forks_by": (lambda value: value in (None, *get_args(ForkMethod)), '"fork", "copy" or "replay"'),
     "instruction": (lambda value: value is None or isinstance(value, str), "a text"),
     "max_reply_tokens": (lambda value: type(value) is int and value >= 1, "an integer >= 1"),
     "timeout_s": (lambda value: type(value) in (int, float) and value > 0, "a number above 0"),
 }
-#: Name in `env_config["world"]` -> from the other options to the maker of worlds.
+#: Name in `env_config["world"]` -> a function of the other options that returns the maker of worlds.
 WORLDS: dict[str, Callable[..., Callable[[], World]]] = {
     "gymnasium": gym.gymnasium_world,
     "openenv": openenv_world,
@@ -39,8 +39,8 @@ def find_world(given: Any) -> WorldMaker:
     """The maker of worlds of `env_config["world"]`.
 
     Args:
-        given: a name in `WORLDS`, the object of a world of your own, itself or as "module:name", or a mapping of one of
-            these to its options. The option "python" is the path of another Python, where "module:name" runs.
+        given: a name in `WORLDS`, your own world, as the object or as "module:name", or a mapping of one of these to
+            its options. The option "python" is the path of another Python, in which "module:name" runs.
 
     Raises:
         ValueError: there is no such world, or it does not take these options.
@@ -54,8 +54,8 @@ def find_world(given: Any) -> WorldMaker:
     common = {name: value for name, value in options.items() if name in COMMON_OPTIONS}
     own = {name: value for name, value in options.items() if name not in COMMON_OPTIONS}
     for name, value in common.items():
-        will_do, what = COMMON_OPTIONS[name]
-        if not will_do(value):
+        is_allowed, what = COMMON_OPTIONS[name]
+        if not is_allowed(value):
             raise ValueError(f"env_config['world']: {name} must be {what}, not {value!r:.80}.")
     if "python" in own and named != "verifiers":
         python = own.pop("python")
@@ -71,7 +71,7 @@ def find_world(given: Any) -> WorldMaker:
 
 
 def _adapter_of(found: Any) -> Callable[..., Callable[[], World]]:
-    """From options to the maker of worlds around an object."""
+    """A function of the options that returns the maker of worlds around an object."""
     if isinstance(found, type) and issubclass(found, World):
         return lambda **options: with_options(found, options, f"env_config['world']: {found.__name__}")
     if isinstance(found, type) and issubclass(found, gymnasium.Env):

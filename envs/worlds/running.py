@@ -1,4 +1,4 @@
-"""A world while it runs: with random numbers of its own, within its time limit, its replies checked."""
+"""A running world: it has random numbers of its own and a time limit, and its replies are checked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Generator
 from typing import Any, Generic, TypeVar
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, ToolError, finite
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, RaisedToolError, ToolError, finite
 from rllib_arpo.envs.forkable_env import settled
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
@@ -21,12 +21,12 @@ from rllib_arpo.envs.worlds.world import Call, Opening, Reply, WholeTurn, World
 T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
-#: Of longer replies messages show the part that differs.
+#: Messages show only the differing part of longer replies.
 _SHOWN_CHARS = 200
 
 
 class Drawing(Generic[T]):
-    """An awaitable, each of whose stretches between two waits draws from these numbers."""
+    """An awaitable that draws from these numbers whenever it runs, from one wait to the next."""
 
     def __init__(self, numbers: RandomNumbers, awaitable: Awaitable[T]):
         self._numbers, self._awaitable = numbers, awaitable
@@ -51,15 +51,15 @@ class RunningWorld:
     """A world and its random numbers.
 
     Attributes:
-        world: what runs.
-        name: of its kind, in messages.
+        world: the world itself.
+        name: the name of its kind, for messages.
     """
 
     def __init__(self, world: World, name: str, numbers: RandomNumbers):
         self.world, self.name, self._numbers = world, name, numbers
 
     async def reset(self, question: Question) -> str | Opening:
-        """What the world begins with.
+        """Resets the world, and returns its opening.
 
         Raises:
             BrokenToolError: it cannot begin, or takes too long.
@@ -70,7 +70,7 @@ class RunningWorld:
         return valid_unicode(opening) if isinstance(opening, str) else opening
 
     async def act(self, action: Call | str | WholeTurn) -> Reply:
-        """The answer to an action; a `ToolError` is one, too.
+        """The answer to an action; a `ToolError` becomes an answer.
 
         Raises:
             BrokenToolError: the world cannot be used any more; `WorldLost`: another one can.
@@ -79,17 +79,18 @@ class RunningWorld:
             # What the world does with the arguments must not change what a replay gives it.
             reply = await self._limited(Drawing(self._numbers, self.world.act(copy.deepcopy(action))))
         except ToolError as error:
-            reply = Reply(str(error), status=ToolStatus.ERROR)
+            kinds = error.kinds if isinstance(error, RaisedToolError) else ()
+            reply = Reply(str(error), status=ToolStatus.ERROR, raised=kinds)
         if not (isinstance(reply, Reply) and isinstance(reply.text, str)):
             raise ContractError(f"{self.name} must return a Reply with a text, not {reply!r:.80}.")
         reward = finite(reply.reward, f"{self.name}: the reward of {str(action)!r:.80}")
         return dataclasses.replace(reply, text=valid_unicode(reply.text), reward=reward)
 
     async def score(self, path: FinishedPath) -> Score | None:
-        """What the world says of a finished path.
+        """The world's score of a finished path.
 
         Raises:
-            BrokenToolError: it cannot say.
+            BrokenToolError: it cannot score.
             ContractError: it raises another error, or returns no `Score`.
         """
         try:
@@ -97,7 +98,7 @@ class RunningWorld:
         except (BrokenToolError, DataError):
             raise
         except Exception as error:
-            # Masking it would let the model leave the training by a path that the world cannot read.
+            # If it were masked, the model could avoid training by paths that the world cannot read.
             raise ContractError(f"{self.name}: score raises {type(error).__name__}: {first_line(error)}.") from error
         if score is None:
             return None
@@ -106,18 +107,18 @@ class RunningWorld:
         return Score(*(finite(one, f"{self.name}: the score") for one in (score.reward, score.accuracy)))
 
     async def fork(self) -> RunningWorld:
-        """An independent one by the world's own `fork`."""
+        """An independent world, made by this one's own `fork`."""
         made: object = await self._limited(self.world.fork())
         if not isinstance(made, World):
             raise ContractError(f"{self.name}: fork must return a World, not {made!r:.80}.")
         return RunningWorld(made, self.name, copy.copy(self._numbers))
 
     def copy(self) -> RunningWorld:
-        """An independent one by `copy.deepcopy`, which may raise anything."""
+        """An independent world, made by `copy.deepcopy`, which may raise anything."""
         return RunningWorld(copy.deepcopy(self.world), self.name, copy.copy(self._numbers))
 
     async def close_lost(self) -> None:
-        """Closes a world in whose place comes another one, or an error: one of `close` is only logged."""
+        """Closes a world that another one, or an error, replaces; an error of `close` is only logged."""
         try:
             await self._limited(self.world.close())
         except Exception as error:
@@ -135,7 +136,7 @@ class RunningWorld:
 
 
 class ReplayMismatch(Exception):
-    """A world does not do again what was done before."""
+    """A replayed world does not do the same again."""
 
     def __init__(self, what: str, before: Any, again: Any):
         old, new = ("no answer" if reply is None else str(reply) for reply in (before, again))

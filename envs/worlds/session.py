@@ -1,4 +1,4 @@
-"""A trajectory's session with a world: what was done there, which another world can repeat."""
+"""A trajectory's session with a world: it records what was done, and another world can repeat it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """An action and its reply; of a call as the model wrote it, its tool."""
+    """An action and its reply, and the tool if the model called one."""
 
     action: Call | str | WholeTurn
     reply: Reply
@@ -33,9 +33,9 @@ class Move:
 
 
 class WorldSession:
-    """One trajectory's session. Its world is copied or forked from its parent's, or made by a replay.
+    """One trajectory's session. Its world is a copy or a fork of its parent's, or made by a replay.
 
-    A world that is lost is replaced by another one, where everything is repeated.
+    If the world is lost, another one takes its place, and everything is repeated there.
 
     Attributes:
         moves: what was done, in order.
@@ -50,16 +50,16 @@ class WorldSession:
         self.opening: str | Opening | None = None
         self.scored: tuple[FinishedPath, Score | None] | None = None
         self.copied_from: tuple[WorldSession, int] | None = None
-        #: The world; or the task that makes it, or has failed to. None: a replay makes it when it is needed.
+        #: The world, or the task that makes it or has failed to. None: a replay makes it when it is needed.
         self._world: RunningWorld | asyncio.Task[RunningWorld] | None = None
-        #: What forks the world as it is now; the world does not act meanwhile.
+        #: The tasks that fork the world as it is now; the world does not act meanwhile.
         self._forking: list[asyncio.Task[RunningWorld]] = []
 
     async def ready(self) -> World:
         """The world, made if there is none yet.
 
         Raises:
-            ForkRefused: it is not what its parent's was.
+            ForkRefused: its state differs from its parent's.
             BrokenToolError: it cannot be made.
         """
         return (await self._running()).world
@@ -68,7 +68,7 @@ class WorldSession:
         """Makes the world of a fork, unless its parent had none.
 
         Raises:
-            ForkRefused: it cannot be made, also because of a bug: in the same actions of its parent there was none.
+            ForkRefused: it cannot be made, for whatever reason: its parent's world took the same actions.
         """
         if self.opening is None:
             return
@@ -83,7 +83,7 @@ class WorldSession:
         """The world's answer to an action. An action that cannot be answered has an error as its reply.
 
         Args:
-            tool: in one of whose `max_concurrency` places the world acts.
+            tool: the world acts in one of its `max_concurrency` slots.
 
         Raises:
             BrokenToolError: the world cannot be used any more.
@@ -93,18 +93,18 @@ class WorldSession:
         try:
             reply = await self._in_world(act)
         except WorldLost:
-            # What took too long is gone with the world.
+            # Calls that timed out are gone with the world.
             self.moves = tuple(move for move in self.moves if move.reply.status != ToolStatus.TIMEOUT)
             try:
                 reply = await self._in_world(act)
             except WorldLost as error:
-                told = f"{self.maker.name} was lost twice in one action ({error})."
-                return Reply(told, status=ToolStatus.ERROR)
+                message = f"{self.maker.name} was lost twice in one action ({error})."
+                return Reply(message, status=ToolStatus.ERROR)
         self.moves += (Move(action, reply, tool),)
         return reply
 
     async def call(self, tool: Tool, argument: str | Mapping[str, object]) -> Reply:
-        """The world's answer to a call as the model wrote it; as `act`."""
+        """The world's answer to a call as the model wrote it; see `act`."""
         try:
             action = tool.as_call(read_argument(tool, argument))
         except ToolError as error:
@@ -117,11 +117,11 @@ class WorldSession:
         return sum(move.reply.reward for move in self.moves)
 
     def paid_score(self) -> Score:
-        """The score where the replies alone pay: nothing more, and the accuracy is what they have paid."""
+        """The score if only replies pay: it adds no reward, and the accuracy is the sum that they have paid."""
         return Score(0.0, Score.of(self.paid).accuracy)
 
     async def score(self, path: FinishedPath) -> Score | None:
-        """What the world itself says of a finished path; errors as with `RunningWorld.score`."""
+        """The world's own score of a finished path; raises the errors of `RunningWorld.score`."""
         await self._forked()
         score_in = partial(self.score_in, path=path)
         try:
@@ -132,7 +132,7 @@ class WorldSession:
         return score
 
     async def score_in(self, running: RunningWorld, path: FinishedPath) -> Score | None:
-        """What a world in which this session's moves were made says of a finished path; errors as with `score`."""
+        """The score of a path by a world in which this session's moves were made; raises the errors of `score`."""
         return self.paid_score() if running.world.pays_by_replies else await running.score(path)
 
     def fork(self, *, begin: bool = True) -> WorldSession:
@@ -156,7 +156,7 @@ class WorldSession:
         return child
 
     def fork_root(self) -> WorldSession:
-        """A fork at the beginning, which gets this session's own world where a replay would make another."""
+        """A fork at the beginning, which gets this session's own world if it would otherwise need a replay."""
         child = self.fork(begin=False)
         if child._world is None:
             child._world, self._world = self._world, None
@@ -164,15 +164,15 @@ class WorldSession:
         return child
 
     async def close(self) -> None:
-        """Ends what is being made, and closes the world."""
+        """Cancels what is still being made, and closes the world."""
         if (running := await self._taken()) is not None:
             await running.world.close()
 
     async def replayed(self) -> RunningWorld:
-        """Another world in which everything was done again.
+        """Another world in which all moves were repeated.
 
         Raises:
-            ReplayMismatch: it does not answer as the first one did.
+            ReplayMismatch: it gives another answer than the first one.
             BrokenToolError: it cannot be used.
         """
         numbers = RandomNumbers(seed_of_name(self._question.question_id))
@@ -184,7 +184,7 @@ class WorldSession:
             if opening != self.opening:
                 raise ReplayMismatch("the beginning", self.opening, opening)
             for turn, move in enumerate(() if running.world.stateless else self.moves, 1):
-                # What an action has done that took too long, nobody knows.
+                # Nobody knows what an action that timed out has done.
                 timed_out = move.reply.status == ToolStatus.TIMEOUT
                 reply = None if timed_out else await _act_in(running, move.action, move.tool)
                 if reply != move.reply:
@@ -195,8 +195,8 @@ class WorldSession:
         return running
 
     async def _running(self) -> RunningWorld:
-        """The world, made if there is none; errors as with `ready`."""
-        # Plain RLlib runs a loop for each step, whose end cancels what is being made.
+        """The world, made if there is none; raises the errors of `ready`."""
+        # Plain RLlib runs an event loop for each step, and the loop's end cancels what is being made.
         if self._world is None or (isinstance(self._world, asyncio.Task) and self._world.cancelled()):
             self._begin(self._repeated)
         world = self._world
@@ -213,7 +213,7 @@ class WorldSession:
         with contextlib.suppress(RuntimeError):
             loop = asyncio.get_running_loop()
             self._world = loop.create_task(keep())
-            # Whoever needs the world gets its error.
+            # Whoever needs the world gets the task's error.
             self._world.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     def _begin_replay(self) -> None:
@@ -244,7 +244,7 @@ class WorldSession:
             raise ForkRefused(f"{self.maker.name} cannot be repeated: {error}.") from error
 
     async def _forked(self) -> None:
-        """Waits for the forks of the present state. Their errors are theirs."""
+        """Waits for the forks of the present state, whose errors concern only the forks."""
         while self._forking:
             await asyncio.wait(self._forking)
             self._forking = [task for task in self._forking if not task.done()]
@@ -253,8 +253,8 @@ class WorldSession:
         """What `do` returns in the world.
 
         Raises:
-            WorldLost: the world was lost, and is closed, as far as that can be done.
-            BrokenToolError: it cannot be used any more: what was done before a loss cannot be repeated.
+            WorldLost: the world was lost; it has been closed, as far as possible.
+            BrokenToolError: it cannot be used any more, or what was done before a loss cannot be repeated.
         """
         try:
             return await do(await self._running())
@@ -266,7 +266,7 @@ class WorldSession:
             raise BrokenToolError(str(error)) from error
 
     async def _taken(self) -> RunningWorld | None:
-        """The world, which the session does not have any more; None: there is none."""
+        """Takes the world from the session; None: there is none."""
         world, self._world = self._world, None
         if isinstance(world, asyncio.Task) and not world.done():
             world.cancel()

@@ -1,4 +1,4 @@
-"""A function's parameters as a model gives them: a JSON schema from type hints, and values from JSON."""
+"""How a model calls a function: a JSON schema from its type hints, and its arguments from JSON."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from rllib_arpo.envs.errors import BrokenToolError, ContractError, ToolError
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, RaisedToolError, ToolError
 from rllib_arpo.envs.support.loop_thread import in_thread
 from rllib_arpo.envs.support.texts import first_line
 
@@ -22,7 +22,7 @@ class Signature:
     """How a model calls a function.
 
     Attributes:
-        name: of the function.
+        name: the function's name.
         description: the docstring without its sections.
         schema: JSON schema of the arguments, an object; `Args` of a Google-style docstring describe them.
     """
@@ -37,7 +37,7 @@ class Signature:
         """The signature of a function, or of a bound method.
 
         Raises:
-            ValueError: one sentence without its subject: a parameter has no name, or a type that JSON does not have.
+            ValueError: a parameter has no name, or a type without a JSON schema; the message lacks the subject.
         """
         import pydantic
         from transformers.utils.chat_template_utils import parse_google_format_docstring
@@ -51,13 +51,13 @@ class Signature:
         for parameter in given:
             if parameter.kind in _NAMELESS:
                 raise ValueError(f"its parameter {parameter.name!r} cannot be given by name")
-        # A twin that only returns what it is given: pydantic reads functions, and this one has nothing to do.
+        # Pydantic reads functions: it gets a twin, which only returns its arguments.
         twin: Any = lambda *args, **kwargs: (args, kwargs)  # noqa: E731
         twin.__signature__, twin.__annotations__ = signature.replace(parameters=given), hints
         try:
             adapter = pydantic.TypeAdapter(twin)
             schema = adapter.json_schema()
-            # `SchemaTool` itself says which parameters there are.
+            # `SchemaTool` itself refuses unknown parameters.
             schema.pop("additionalProperties", None)
         except (pydantic.PydanticUserError, ValueError) as error:
             raise ValueError(f"its type hints make no JSON schema ({first_line(error)})") from error
@@ -92,7 +92,7 @@ async def called(function: Callable[[], Any], in_a_thread: bool) -> Any:
 
 
 async def answer_of(function: Callable[..., Any], *args: Any, in_a_thread: bool, **kwargs: Any) -> str:
-    """What a function or coroutine function says to a model; a result that is not a text is written by `str`.
+    """The result of a function or coroutine function as the model reads it; `str` writes what is not a text.
 
     Raises:
         ToolError: the function raised an exception, which the model reads.
@@ -103,5 +103,5 @@ async def answer_of(function: Callable[..., Any], *args: Any, in_a_thread: bool,
     except (ToolError, BrokenToolError, ContractError):
         raise
     except Exception as error:
-        raise ToolError(str(error) or type(error).__name__) from error
+        raise RaisedToolError(error) from error
     return result if isinstance(result, str) else str(result)

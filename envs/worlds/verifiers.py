@@ -1,6 +1,6 @@
 """verifiers 0.4: the tasks of its tasksets as rows, and worlds with their tools and rewards, in another Python.
 
-Its pins (openai < 3, mcp == 2.0.0) exclude this package's. `far_verifiers.py` is what runs there.
+Its pins (openai < 3, mcp == 2.0.0) conflict with this package's. `far_verifiers.py` runs there.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _FILE = Path(__file__).with_name("far_verifiers.py")
 
 
 def verifiers_world(taskset: str, *, python: str, config: Mapping[str, Any] | None = None) -> Callable[[], World]:
-    """The maker of worlds of the tasks of a taskset; questions come from `write_rows`.
+    """The maker of worlds for the tasks of a taskset; `write_rows` writes their questions.
 
     Args:
         taskset: its id, which is a module of the other Python.
         python: the path of a Python with verifiers.
-        config: of the taskset.
+        config: the taskset's configuration.
 
     Raises:
         ValueError: there is no such Python or taskset, or its tasks need a container.
@@ -36,8 +36,8 @@ def write_rows(path: str, taskset: str, *, python: str, number: int, config: Map
     """Writes the data of the first tasks for the task "rows", one JSON object a line; blocks.
 
     Args:
-        path: of the file, which is replaced.
-        number: of tasks, at most.
+        path: the file, which is replaced.
+        number: the largest number of tasks.
         taskset, python, config: see `verifiers_world`.
 
     Raises:

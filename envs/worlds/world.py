@@ -1,10 +1,10 @@
-"""The contract of a world: one object a trajectory, text in, text out."""
+"""The contract of a world: one object for each trajectory, text in, text out."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from rllib_arpo.core.tree import ToolStatus
@@ -34,8 +34,8 @@ class WholeTurn:
     Attributes:
         text: what it says, without thoughts and call.
         call: what it calls, of whatever name.
-        num_read, num_written: tokens before the turn, and of it.
-        refused: why the chat template could not render the last reply, which the model did not read: it said nothing.
+        num_read, num_written: the numbers of tokens before the turn and in it.
+        refused: why the chat template could not render the last reply; the model did not read it, and said nothing.
     """
 
     text: str
@@ -64,7 +64,7 @@ class Opening:
         return " ".join(map(str, self.messages + self.functions))
 
 
-#: `Reply.follows` of messages that begin another conversation.
+#: The `Reply.follows` of messages that begin another conversation.
 BEGINS = -1
 
 
@@ -77,11 +77,12 @@ class Reply:
         reward: what the action earns.
         done: whether the world ends the trajectory here; the model does not read the text then.
         status: the outcome of a call.
-        messages: where the world takes turns, what the model reads next in place of the text, for the chat template;
-            without them the text is a message of the user.
-        functions: what it may call then.
-        follows: the turn, from 0, whose conversation the messages continue; None: this one; `BEGINS`: none, they are a
-            whole prompt. Of the turns between, the model reads nothing then.
+        messages: if the world takes turns, the messages that the model reads next in place of the text; without them
+            the text is a message of the user.
+        functions: what the model may call then.
+        follows: the turn, counted from 0, whose conversation the messages continue (the model then reads nothing of
+            later turns); None: the last one; `BEGINS`: none, the messages are a whole prompt.
+        raised: the class of the exception behind an error, and its bases, if the world's own code raised it.
     """
 
     text: str
@@ -91,6 +92,7 @@ class Reply:
     messages: tuple[Mapping[str, Any], ...] = ()
     functions: tuple[Mapping[str, Any], ...] = ()
     follows: int | None = None
+    raised: tuple[str, ...] = field(default=(), compare=False)
 
     def __str__(self) -> str:
         paid = f" (reward {self.reward:g})" if self.reward else ""
@@ -100,31 +102,31 @@ class Reply:
 
 
 class WorldLost(BrokenToolError):
-    """The world's process or connection is gone: another world takes over, where the same actions are repeated."""
+    """The world's process or connection is gone: another world takes over and repeats the same actions."""
 
 
 class NotCopied(Exception):
-    """`fork` copies, and this world cannot be copied: from then on the worlds of its kind are replayed."""
+    """`fork` should copy this world, and cannot: from then on the worlds of its kind are replayed."""
 
 
 class World(ABC):
-    """What one trajectory acts in: a game, a simulated user, a service with a state.
+    """One trajectory acts in it: a game, a simulated user, a service with a state.
 
-    Each trajectory has a world of its own; those of one question begin as forks of one world after its reset. Methods
-    run in the event loop of all questions, so whatever waits must be awaited. `random` and `numpy.random` have a state
-    of their own in each world, which a fork takes over.
+    Each trajectory has its own world; a question's worlds begin as forks of one world after its reset. Methods run in
+    the event loop of all questions, so whatever waits must be awaited. Each world has its own state of `random` and
+    `numpy.random`, and a fork inherits it.
 
     Attributes:
         tools: name -> JSON schema of a call's arguments, an object; its "description" is the tool's.
-        takes_text: whether a turn without a call is an action too. Otherwise such a turn ends the trajectory.
+        takes_text: whether a turn without a call is also an action. Otherwise such a turn ends the trajectory.
         takes_turns: whether every turn that keeps the protocol is an action, a `WholeTurn`; `reset` then returns an
             `Opening`.
-        stateless: whether an answer depends on its action alone, so that another world need not repeat those before.
-        pays_by_replies: whether the rewards of its replies are all that it pays, and their sum, between 0 and 1, is the
-            accuracy; `score` is not asked then.
+        stateless: whether an answer depends on its action alone; then another world need not repeat earlier actions.
+        pays_by_replies: whether the rewards of its replies are all that it pays; `score` is then not called, and the
+            accuracy is their sum, clipped to [0, 1].
         instruction: the system message for questions that have none; None: the protocol's.
         forks_by: how it forks; None: by the first method that works.
-        fork_is_copy: whether `fork` copies by `copy.deepcopy`, elsewhere, so that its first forks are checked.
+        fork_is_copy: whether `fork` uses `copy.deepcopy` in another process; the first forks are then checked.
         timeout_s: seconds for `reset` and for each action; a world that takes longer is broken.
         max_reply_tokens: longer replies are cut in the middle.
     """
@@ -141,10 +143,10 @@ class World(ABC):
     max_reply_tokens: int = 2048
 
     async def reset(self, question: Question) -> str | Opening:
-        """Begins; the same question must begin alike.
+        """Begins a question; the same question must always begin alike.
 
         Returns:
-            The text that ends the prompt, after the question's own.
+            The text that follows the question's own, at the end of the prompt.
         """
         return ""
 
@@ -176,9 +178,9 @@ class World(ABC):
         raise NotImplementedError
 
     def take_refused(self) -> int:
-        """The number of requests that all worlds of this one's maker have not answered since the last call."""
+        """The number of requests that all worlds of this one's maker have refused since the last call."""
         return 0
 
     async def close(self) -> None:
-        """Gives back what the world holds; called once, when the question has ended, `reset` failed or it was lost."""
+        """Gives back what the world holds; called once: when the question ends, `reset` fails or the world is lost."""
         return None

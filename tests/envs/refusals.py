@@ -19,6 +19,7 @@ import pyarrow.parquet
 
 import rllib_arpo
 from rllib_arpo.commands import run_command
+from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.protocols.function_calling import function_calling
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.tasks import DatasetTask
@@ -72,6 +73,40 @@ class Untyped:
     def reset(self): ...
 
     def go(self, *places): ...
+
+
+def needs_two(path, gold) -> float: ...
+
+
+def down(path) -> float:
+    raise BrokenToolError("The judge is down.")
+
+
+async def answered(path) -> float:
+    """0 for the answer that the check makes up, which is right."""
+    return 1.0 / (path.answer != path.question.answers[0])
+
+
+class Picky:
+    """Refuses rows in one of many ways."""
+
+    def __init__(self, error: Exception | None = None):
+        self.error = error
+
+    def reset(self, seed: int, goal: str = ""):
+        if self.error:
+            raise self.error
+        return 3
+
+    def get_reward(self) -> float: ...
+
+
+class TwoRewards(Picky):
+    def get_reward(self, path) -> float: ...
+
+
+class Goals(Picky):
+    def reset(self, goal: str): ...
 
 
 class Sum(World):

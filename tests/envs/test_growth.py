@@ -23,7 +23,7 @@ from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.rewards import judge, qa
 from rllib_arpo.envs.rewards.mathematics import accuracy, forms, formulas, text
 from rllib_arpo.envs.support.model_json import parse_model_json
-from rllib_arpo.envs.support.texts import first_line, valid_unicode
+from rllib_arpo.envs.support.texts import first_line, usual_letters, valid_unicode
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.python import program
 from rllib_arpo.envs.tools.registry import TOOLS
@@ -102,7 +102,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "tool browse": BrowseTool().read,
     "tool browse: address": AddressRule().check_url,
     "tool mcp": SCHEMA.read,
-    "tool mcp: native": lambda s: SCHEMA.text_argument({"a": s}),
+    "tool mcp: native": lambda s: SCHEMA.read({"a": s}),
     "tool mcp: result": lambda s: result_text(SimpleNamespace(content=[SimpleNamespace(type="text", text=s)] * 2)),
     "web: kind of page": lambda s: is_html(page(s, s)),
     "web: page": lambda s: Page.from_json(Page("http://a.org", s, s).to_json()).shown(),
@@ -122,6 +122,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "judge: request": lambda s: judge._request("What?", ("Paris",), s),
     "judge: verdict": judge.read_verdict,
     "text: valid_unicode": valid_unicode,
+    "text: usual_letters": usual_letters,
     "text: first_line": lambda s: first_line(ValueError(s)),
 }
 

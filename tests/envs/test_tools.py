@@ -83,7 +83,7 @@ def test_failures_of_a_tool_are_observations(outcome, result):
                 (ToolResult(b"42"), f"{ToolResult(b'42')!r:.80}"),
             ]
         ),
-        (PlainTool(outcome=""), ContractError, "The tool 'odd' has a plain `def __call__`: say async, or blocking = "),
+        (PlainTool(outcome=""), ContractError, "The tool 'odd' has a plain `def __call__`: make it async, or set "),
     ],
 )
 def test_bugs_propagate_with_the_tools_name(tool, error, message):

@@ -1,4 +1,4 @@
-"""Runs code the way the tool shows it: what it printed, or the value of its last expression, or one line of error.
+"""Runs code and shows what it printed, or the value of its last expression, or one line of error.
 
 Stands alone: the source of this file is also sent to remote sandboxes (`backends.py`).
 """

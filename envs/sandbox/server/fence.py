@@ -10,7 +10,7 @@ import tempfile
 from . import kernel, seccomp
 
 MAX_THREADS, _MAX_PENDING_SIGNALS = 32, 128
-#: Without a fence the sum over a call's files has no limit, but each file has one.
+#: Without a fence only each file of a call has a limit, not all of them together.
 _MAX_FILE_BYTES = 16 << 20
 
 
@@ -44,7 +44,7 @@ class Fenced:
         return self.folder
 
     def limits(self, disk_mb):
-        """The program's resource limits beside those of time, memory and open files."""
+        """The program's resource limits besides time, memory and open files."""
         return {
             resource.RLIMIT_FSIZE: disk_mb << 20,
             resource.RLIMIT_NPROC: MAX_THREADS + 2,  # the supervisor and the program itself

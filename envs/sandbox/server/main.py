@@ -125,7 +125,7 @@ def self_test(fence):
 
 
 def serve(queue, owner, places, fence):
-    """Starts a supervisor for each call that `queue` brings, as many at a time as there are places.
+    """Starts a supervisor for each call that `queue` brings, as many at a time as there are slots.
 
     Never reads a byte of what a call's connection carries.
     """
@@ -134,7 +134,7 @@ def serve(queue, owner, places, fence):
     poll.register(owner, select.POLLIN)
     pidfds: dict[int, int] = {}
     while True:
-        # While every place is taken, only the end of the queue is reported.
+        # While every slot is taken, only the end of the queue is reported.
         poll.register(queue, select.POLLIN if len(pidfds) < places else 0)
         for fd, _ in poll.poll():
             if fd in pidfds:

@@ -5,9 +5,9 @@ mounts, ptrace, memory files, System V IPC, keys, bpf, io_uring, the CPUs and pr
 among them, for the calls to come) and so on. New threads are allowed, and limits of the process itself. Pairs of
 sockets are allowed, since asyncio needs one, but not what would multiply the kernel's memory for them: larger buffers,
 sockets sent through sockets, a thread with its own table of open files. System calls newer than this table fail as
-unknown to the kernel, so that the C library falls back to those that it knows.
+unknown to the kernel, and the C library falls back to older ones.
 
-The numbers are those of the kernel's tables for the two architectures; a test compares them with libseccomp's.
+The numbers come from the kernel's tables for the two architectures; a test compares them with libseccomp's.
 """
 
 import ctypes

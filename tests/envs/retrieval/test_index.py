@@ -69,7 +69,7 @@ def test_one_command_builds_an_index(tmp_path, cities, capsys):
     assert run_command("index", ["--output", str(output), str(cities), str(more)]) == 0
     done = capsys.readouterr()
     assert done.out == f"{output}: 5 passages.\n"
-    assert read_info(output) == {"version": 1, "num_passages": 5, "files": [str(cities), str(more)]}
+    assert read_info(output) == {"version": 2, "num_passages": 5, "files": [str(cities), str(more)]}
     index = open_folder(output)
     assert index.num_documents == 5
     assert index.search("styria", 3) == [(3, "Graz is in Styria.")]
@@ -166,7 +166,7 @@ def test_an_index_that_lacks_a_file_is_broken(folder):
     with pytest.raises(DataError, match=r"the index is broken .*; build it anew"):
         open_folder(folder)
     (folder / "index.json").write_text('{"version": 0}')
-    with pytest.raises(DataError, match="a search index of version 0, not 1"):
+    with pytest.raises(DataError, match="a search index of version 0, not 2"):
         open_folder(folder)
 
 

@@ -73,3 +73,34 @@ def test_the_files_that_are_read_and_not_written_have_marks(tmp_path):
     assert SearchTool(documents=DOCUMENTS, cache=str(grown)).inputs() == {}
     build_folder([str(documents)], str(tmp_path / "index"))
     assert SearchTool(index=str(tmp_path / "index")).inputs().keys() == {str(tmp_path / "index")}
+
+
+#: The same text, composed, decomposed and in wide letters (or narrow ones, of Japanese); and another text.
+FORMS = [
+    (["Café Zürich", "Cafe\u0301 Zu\u0308rich", "Ｃａｆé Ｚürich"], "Cafe Zurich"),
+    (["ガラス", "カ\u3099ラス", "ｶﾞﾗｽ"], "カラス"),
+    (["서울", "\u1109\u1165\u110b\u116e\u11af"], "서을"),
+    (["Route 66", "Ｒｏｕｔｅ ６６"], "Route 6"),
+    (["ﬁre", "fire"], "ﬂre"),
+    (["x²"], "x2"),
+]
+
+
+@pytest.mark.parametrize(("forms", "other"), FORMS)
+def test_a_text_is_found_in_whatever_unicode_form_it_is_written(tmp_path, forms, other):
+    rest = [{"text": other}, {"text": "filler of several words"}]
+    cache, imported = tmp_path / "cache.json", tmp_path / "cache.sqlite"
+    for written in forms:
+        documents = [*rest, {"title": "", "text": f"{written}, I say"}]
+        (tmp_path / "rows.json").write_text(json.dumps(documents))
+        build_folder([tmp_path / "rows.json"], tmp_path / "index", overwrite=True)
+        cache.write_text(json.dumps({written: "found", other: "another"}))
+        ResultCache(imported).import_json(cache)
+        tools = [SearchTool(documents=documents, top_k=1), SearchTool(index=str(tmp_path / "index"), top_k=1)]
+        known = [SearchTool(backend="offline", cache=str(path)) for path in (cache, imported)]
+        for asked in forms:
+            # The model reads the passage as its file has it.
+            texts = [call(tool, asked).text.removeprefix("Page 1: ") for tool in tools]
+            assert texts == [f"{written}, I say"] * 2
+            assert [call(tool, asked).text for tool in known] == ["found"] * 2
+        assert [call(tool, other).text for tool in known] == ["another"] * 2

@@ -229,7 +229,7 @@ def test_a_cache_of_other_settings_is_refused(tmp_path, options, message):
         assert [call(tool).text, call(tool, "imported").text] == [FOUND, "Page 1: imported"]
         with pytest.raises(ValueError) as error:
             SearchTool(**{"backend": "searxng", "base_url": engine.url, "cache": str(cache), **options})
-    assert str(error.value) == f"{cache}: the results of this cache are those of {message}: give it a cache of its own."
+    assert str(error.value) == f"{cache}: this cache holds results of {message}: give it a cache of its own."
     with pytest.raises(ValueError, match="top_k=3, and the search tool has 7"):
         early.prepare()
     offline = SearchTool(backend="offline", cache=str(cache), top_k=5)

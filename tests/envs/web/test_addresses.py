@@ -105,7 +105,7 @@ def silent_names(monkeypatch):
         return known("127.0.0.1", *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    monkeypatch.setattr("rllib_arpo.envs.web.addresses._places", threading.BoundedSemaphore(40))
+    monkeypatch.setattr("rllib_arpo.envs.web.addresses._slots", threading.BoundedSemaphore(40))
     yield threads
     end.set()
     for thread in threads:

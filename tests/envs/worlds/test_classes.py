@@ -10,6 +10,7 @@ import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.tool_env import ToolEnv
 
 SAFE = "tests.helpers.safe:Safe"
 ROW = {"prompt": "Open the safe.", "code": "123"}
@@ -112,3 +113,24 @@ def test_a_class_without_get_reward_leaves_it_to_the_answer(begun, started, turn
         started(Unscored)
     with pytest.raises(DataError, match=r"^seed 0: Safe\.reset does not take this row: missing a required argument"):
         begun(world=SAFE)
+
+
+async def test_a_configuration_is_tried_once_on_its_first_row_also_within_a_running_loop(tokenizer_folder):
+    seen: list[object] = []
+
+    class Counting:
+        def reset(self, seed: int) -> str:
+            seen.append(seed)
+            return "Count."
+
+        def get_reward(self) -> float:
+            return 0.0
+
+    async def own(path) -> float:
+        seen.append((path.format_valid, path.answer, path.accuracy))
+        return 0.0
+
+    model = {"model_name_or_path": tokenizer_folder}
+    ToolEnv.validate_config({**model, "world": Counting, "reward": {own: 1.0, "valid_format": 1.0}})
+    ToolEnv.validate_config({**model, "task": "arithmetic", "reward": own})
+    assert seen == [0, (True, "", 0.0), (True, "5710", 1.0)]

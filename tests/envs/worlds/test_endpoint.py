@@ -296,8 +296,8 @@ async def test_wrong_requests_are_refused_and_counted():
         "The endpoint takes messages of text only.",
         "The endpoint takes messages of system, user, assistant, tool, not of 'critic'.",
         "The tools of a request must be a list of objects.",
-        "A message is not one of chat completions (AttributeError: 'str' object has no attribute 'get').",
-        "A message is not one of chat completions (JSONDecodeError: Expecting property name enclosed in double quotes: "
+        "A message is not in OpenAI's format (AttributeError: 'str' object has no attribute 'get').",
+        "A message is not in OpenAI's format (JSONDecodeError: Expecting property name enclosed in double quotes: "
         "line 1 column 2 (char 1)).",
         *[
             f"The endpoint answers POST /v1/chat/completions and GET /v1/models, not {asked}."

@@ -332,7 +332,7 @@ async def test_copies_that_share_something_end_the_run():
             self.lines[self.number] = self.lines.get(self.number, "") + action
             return Reply(self.lines[self.number])
 
-    with pytest.raises(ContractError, match=r"the copies share something: turn 2, 3, got .* twice"):
+    with pytest.raises(ContractError, match=r"the copies share something: repeated alone, turn 2, 3, got .* twice"):
         await CopyChecks().check(await forked(Session))
 
 
@@ -350,7 +350,7 @@ async def test_replays_that_differ_are_one_warning(caplog):
     for _ in range(2):
         await checks.check(await forked(Shared))
     (record,) = caplog.records
-    assert record.getMessage().startswith("The world is not the same when it is repeated (turn 1, ")
+    assert record.getMessage().startswith("The world differs when it is repeated (turn 1, ")
 
 
 async def test_only_the_first_copies_of_a_run_are_checked():
@@ -377,7 +377,7 @@ async def test_checks_that_take_too_long_end_with_a_warning(caplog, monkeypatch)
     for _ in range(2):
         await checks.check(await forked(Slow))
     assert caplog.messages == [
-        "The world takes more than 0.01 s to be repeated: whether its copies share something is not known."
+        "The world takes more than 0.01 s to be repeated: it is not known whether its copies share something."
     ]
 
 
