@@ -1,13 +1,13 @@
-"""Draws the recorded trees of a run, or its curves, as HTML pages that need no network.
+"""Draws a run's recorded trees, or its curves, as HTML pages that need no network.
 
     rllib-arpo show ~/ray_results/ARPO_... --output pages
     rllib-arpo show TRIAL/trees/evaluation-00008.parquet --question ID
     rllib-arpo show --compare TRIAL/trees/evaluation-00000.parquet TRIAL/trees/evaluation-00008.parquet
     rllib-arpo show ~/ray_results/ARPO_... --plots --output plots
 
-A page shows a question's tree, and each turn with its tokens shaded by their entropy, its tool call, the fork decision
-in words and its advantages. An index of several questions has filters.
---plots draws the curves of a run instead: accuracy, entropy before and after tool responses, forks.
+A page shows the tree of a question. For each turn it has the tokens, shaded by their entropy, the tool call, the
+fork decision in words and the advantages. With several questions there is also an index with filters.
+--plots draws curves instead: accuracy, entropy before and after tool responses, forks.
 """
 
 import argparse
@@ -17,23 +17,19 @@ from pathlib import Path
 from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.show.pages import last_questions, make_pages, pairs, write_files
 
-#: Defaults of --output, without and with --plots, and of --limit.
+#: Defaults: --output without and with --plots, and --limit.
 PAGES, PLOTS, LIMIT = "pages", "plots", 200
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("record", nargs="?", metavar="RUN_OR_FILE", help="a parquet file of a record, or the folder of a run")
-    add("--question", metavar="ID", help="only this question, each time that it was recorded")
-    add(
-        "--compare",
-        nargs=2,
-        metavar=("A", "B"),
-        help="two records: shows each question as it was first in A and last in B, side by side",
-    )
-    add("--plots", action="store_true", help="draws the curves of a run instead of its trees")
-    add("--output", metavar="FOLDER", help=f"for the files; default: {PAGES}, with --plots {PLOTS}")
-    add("--limit", type=int, metavar="N", help=f"at most so many pages, the last ones; default: {LIMIT}")
+    add("--question", metavar="ID", help="only this question, every time it was recorded")
+    add("--compare", nargs=2, metavar=("A", "B"),
+        help="two records: put each question's first tree in A beside its last tree in B")  # fmt: skip
+    add("--plots", action="store_true", help="draw the curves of the run instead of its trees")
+    add("--output", metavar="FOLDER", help=f"folder for the files; default: {PAGES}, with --plots {PLOTS}")
+    add("--limit", type=int, metavar="N", help=f"draw at most the last N questions; default: {LIMIT}")
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -44,10 +40,10 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
         limit = args.limit or LIMIT
         if args.compare is not None:
             before, after = args.compare
-            title, shown = f"{before} and {after}", pairs(before, after, args.question, limit)
+            title, groups = f"{before} and {after}", pairs(before, after, args.question, limit)
         else:
-            title, shown = args.record, last_questions(args.record, args.question, limit)
-        *pages, last = write_files(Path(args.output or PAGES), make_pages(title, shown))
+            title, groups = args.record, last_questions(args.record, args.question, limit)
+        *pages, last = write_files(Path(args.output or PAGES), make_pages(title, groups))
     more = f" and {len(pages)} pages" if pages else ""
     print(f"{last}{more}: open it in a browser.")
     return 0
@@ -60,7 +56,7 @@ def _check(args: argparse.Namespace) -> None:
         raise CommandError(f"--limit {args.limit}: must be at least 1.")
     unread = [name for name in ("compare", "question", "limit") if getattr(args, name) is not None]
     if args.plots and unread:
-        raise CommandError(f"--{unread[0]}: --plots draws no trees.")
+        raise CommandError(f"--{unread[0]}: not with --plots, which draws no trees.")
 
 
 def _draw_plots(place: str, output: Path) -> int:
