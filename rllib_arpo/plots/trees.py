@@ -49,7 +49,7 @@ def rises_by_stage(run: RunData) -> dict[str, dict[str, pd.DataFrame]]:
     Raises:
         MissingDataError: the record is missing, or has no dH.
     """
-    return of_stages(run, _rises, "No recorded tool response was followed by a turn, so that nothing could rise.")
+    return of_stages(run, _rises, "No recorded turn followed a tool response, so there is no rise to measure.")
 
 
 def draw_rises(run: RunData) -> Figure:
