@@ -57,9 +57,7 @@ def _settings(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: lacks the column {min(missing)!r}.")
     for name in SCHEMA.names:
         if schema.field(name) != SCHEMA.field(name):
-            raise ValueError(
-                f"{path}: the column {name!r} must be {SCHEMA.field(name).type}, not {schema.field(name).type}."
-            )
+            raise ValueError(f"{path}: the column {name!r} must be {SCHEMA.field(name).type} and is not.")
     try:
         return json.loads(metadata[SETTINGS_KEY])
     except (KeyError, ValueError) as error:

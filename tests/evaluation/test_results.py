@@ -71,9 +71,9 @@ def test_other_settings_are_refused_once_there_are_results(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("settings.json", None, "missing or damaged ([Errno 2] No such file or directory"),
-        ("settings.json", b"\xff", "missing or damaged ('utf-8' codec"),
-        ("settings.json", b"", "missing or damaged (Expecting value"),
+        ("settings.json", None, "is missing or damaged ([Errno 2] No such file or directory"),
+        ("settings.json", b"\xff", "is missing or damaged ('utf-8' codec"),
+        ("settings.json", b"", "is missing or damaged (Expecting value"),
         ("trees/question-00000000.parquet", b"PAR1", "is not a parquet file ("),
         ("trees/question-00000000.parquet", 3, "has version 3 of the record; this package reads version"),
     ],

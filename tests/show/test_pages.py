@@ -135,7 +135,8 @@ def test_before_and_after_are_side_by_side(record, tmp_path):
     (["{run}", "--compare", "{run}", "{run}"], "show: give either RUN_OR_FILE or --compare A B."),
     (["{run}", "--limit", "0"], "--limit 0: must be at least 1."),
     (["{run}/other"], "{run}/other: is neither a parquet file of a record nor a folder that has trees/*.parquet."),
-    (["{run}", "--question", "lamp"], "{run}: the record has no question 'lamp'; its last one is '" + CUPS + "'."),
+    (["{run}", "--question", "lamp"],
+     "{run}: the record does not have the question 'lamp'; its last one is '" + CUPS + "'."),
     (["--compare", "{run}", "{run}", "--question", "x"], "{run} and {run} do not both have the question 'x'."),
 ])  # fmt: skip
 def test_mistakes(record, tmp_path, capsys, arguments, sentence):
