@@ -21,7 +21,7 @@ MIN_SPREAD = 0.001
 
 
 def first_batch_line(trees: Sequence[QuestionTree], nodes: Sequence[ExaminedNode]) -> str:
-    """ "sampled     accuracy 0.167  pass@2 0.333  any of M 0.667  with signal 0.500  forked 0.31  6 questions", for example.
+    """E.g. "sampled     accuracy 0.167  pass@2 0.333  any of M 0.667  with signal 0.500  forked 0.31  6 questions".
 
     Accuracy and pass@k use only the k trajectories that began at the prompt, without top-ups, since a fork shares its
     parent's beginning. "any of M" is the share of questions with a right trajectory, forks included; "with signal" the
