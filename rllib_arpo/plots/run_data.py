@@ -71,9 +71,7 @@ def trial_folders(folder: Path) -> list[Path]:
         return [folder]
     found = sorted({path.parent for name in names for path in folder.glob(f"*/{name}")})
     if not found:
-        raise ValueError(
-            f"{folder}: is not the folder of a run, since it has no {EXPR_RESULT_FILE} or {RECORD_FOLDER}."
-        )
+        raise ValueError(f"{folder}: is not the folder of a run: it has no {EXPR_RESULT_FILE} and no {RECORD_FOLDER}.")
     return found
 
 
@@ -141,9 +139,7 @@ def stages(run: RunData) -> dict[str, pd.DataFrame]:
     if len(trained := run.rows(TRAINING)):
         found[_iterations(trained["iteration"].min(), trained["iteration"].max())] = trained
     if not found:
-        raise MissingDataError(
-            "The run has no record of its trees (record_share=None, or it has recorded nothing yet)."
-        )
+        raise MissingDataError("The run has no record of its trees (record_share=None, or nothing was recorded yet).")
     return found
 
 
@@ -163,7 +159,7 @@ def of_stages(run: RunData, measure: Callable[[pd.DataFrame], Measured], missing
 
 
 def halves(run: RunData) -> dict[str, pd.DataFrame]:
-    """The recorded training questions of the first and of the second half of the iterations.
+    """The recorded training questions of the first and the second half of the iterations, or of a single iteration.
 
     Raises:
         MissingDataError: the record has no training question.

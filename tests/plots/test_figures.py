@@ -168,7 +168,7 @@ def test_a_question_that_is_asked_twice_in_a_batch_counts_twice():
     (draw_progress, run_data(), "No result of the run has an accuracy or a reward."),
     (draw_accuracy_by_calls, run_data(results=[result(1, 0.5, 1.0, 0)]), "The run has executed no tool call."),
     (draw_entropy, run_data(),
-     "The run has no record of its trees (record_share=None, or it has recorded nothing yet)."),
+     "The run has no record of its trees (record_share=None, or nothing was recorded yet)."),
     (draw_entropy, run_data([row(entropies=None)]), "No recorded turn has an entropy."),
     (draw_rises, run_data([row()]), "No recorded turn followed a tool response, so there is no rise to measure."),
     (draw_forks, run_data(), "The record has no training question: set a larger record_share."),
