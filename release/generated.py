@@ -96,8 +96,8 @@ def first_rows(advice: Mapping[str, str]) -> list[str]:
     return ["| option | default | begin with |", "|---|---|---|", *rows]
 
 
-def metric_table(place: str, rows: list[str]) -> list[str]:
-    return [f"| under `{place}` | is |", "|---|---|", *rows]
+def metric_table(prefix: str, rows: list[str]) -> list[str]:
+    return [f"| under `{prefix}` | is |", "|---|---|", *rows]
 
 
 #: Name -> the lines of the table.

@@ -20,10 +20,10 @@ WRONG = 2
 
 #: Command -> its line in the list of all commands.
 COMMANDS = {
-    "evaluate": "score models on tasks, with the tools that they had in training",
+    "evaluate": "score models on tasks, with the sampler and the tools of training",
     "entropy": "show where a model is unsure after tool responses, and what each rule would fork",
     "show": "draw a run's recorded trees, or its curves, as HTML pages",
-    "log-run": "log a finished run or evaluation to MLflow",
+    "log-run": "log a run or an evaluation to MLflow, from its folder",
     "cold-start": "fine-tune a model on tool-use transcripts",
     "export": "turn a checkpoint into a Hugging Face model",
     "index": "build a search index from files",

@@ -1,4 +1,4 @@
-"""Logs a run or an evaluation from its folder to MLflow, as far as the store does not have it yet.
+"""Logs a run or an evaluation to MLflow from its folder, and skips what the store already has.
 
     rllib-arpo log-run ~/ray_results/ARPO_... --store http://mlflow:5000
     rllib-arpo log-run evaluation/ --store sqlite:///mlflow.db

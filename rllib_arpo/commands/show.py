@@ -59,14 +59,14 @@ def _check(args: argparse.Namespace) -> None:
         raise CommandError(f"--{unread[0]}: not with --plots, which draws no trees.")
 
 
-def _draw_plots(place: str, output: Path) -> int:
+def _draw_plots(source: str, output: Path) -> int:
     # They import matplotlib.
     from rllib_arpo.plots.gallery import PAGE, draw_all, plot_files
     from rllib_arpo.plots.run_data import read_run, trial_folders
 
-    folder, *others = trial_folders(Path(place))
+    folder, *others = trial_folders(Path(source))
     if others:
-        raise CommandError(f"{place}: has {len(others) + 1} trials; name the folder of one, such as {folder}.")
+        raise CommandError(f"{source}: has {len(others) + 1} trials; name the folder of one, such as {folder}.")
     drawn = draw_all(read_run(folder))
     write_files(output, plot_files(folder.name, drawn))
     for one in drawn:

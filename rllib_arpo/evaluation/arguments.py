@@ -37,7 +37,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     add("--top-k", type=int, help="sample from this many of the likeliest tokens; default: all")
     add("--repetition-penalty", type=float, help="divide positive logits of earlier tokens by this; default: none")
     add("--seed", type=int, default=defaults.seed, help="the samples' seeds are made from this one")
-    add("--limit", type=int, help="ask only the first questions of each task, this many")
+    add("--limit", type=int, help="ask only this many questions of each task, from the first on")
     add("--protocol", help="how the model calls tools; default: the environment's protocol")
     add("--few-shot", type=int, help="number of worked examples in the prompt, for tasks that have some")
     for key in ("max_tool_calls", "max_response_tokens", "max_turn_tokens", "max_context_tokens"):

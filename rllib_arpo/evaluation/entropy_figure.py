@@ -40,12 +40,12 @@ def draw_curves(axes: Axes, curves: Mapping[str, Curve], window: int, title: str
     axes.axvspan(0.5, window + 0.5, color="0.93", zorder=0)
     for name, curve in curves.items():
         kept = np.flatnonzero(curve.num_turns >= min(MIN_TURNS, curve.num_turns[0]))
-        place, mean, half = kept + 1, curve.mean[kept], np.nan_to_num(curve.half_width[kept])
+        x, mean, half = kept + 1, curve.mean[kept], np.nan_to_num(curve.half_width[kept])
         kind, _, which = name.partition(" ")
         words = {"tool": f"after {which or 'a call'}", "round": f"after tool response {which}"}.get(kind, name)
         label, color = f"{words} ({curve.num_turns[0]} turns)", "black" if name == START else None
-        (line,) = axes.plot(place, mean, label=label, color=color, linewidth=1.4)
-        axes.fill_between(place, mean - half, mean + half, color=line.get_color(), alpha=0.18, linewidth=0)
+        (line,) = axes.plot(x, mean, label=label, color=color, linewidth=1.4)
+        axes.fill_between(x, mean - half, mean + half, color=line.get_color(), alpha=0.18, linewidth=0)
     axes.set(xlabel="token of the turn", ylabel="entropy (nats)", title=title, ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize="small")

@@ -94,8 +94,8 @@ def _as_float(value: Any) -> float | None:
 _ROLLOUT, _LEARNER = ENV_RUNNER_RESULTS, f"{LEARNER_RESULTS}/{DEFAULT_MODULE_ID}"
 
 
-def _declared(metrics: Iterable[Metric[Any]], place: str) -> dict[str, str]:
-    return {f"{place}/{metric.name}": f"{metric.group}/{metric.mlflow_name}" for metric in metrics if metric.group}
+def _declared(metrics: Iterable[Metric[Any]], prefix: str) -> dict[str, str]:
+    return {f"{prefix}/{metric.name}": f"{metric.group}/{metric.mlflow_name}" for metric in metrics if metric.group}
 
 
 #: Path in the result -> name with its group.

@@ -21,7 +21,7 @@ class RecordFile:
     settings: Mapping[str, Any]
 
 
-def record_files(place: str | Path) -> list[RecordFile]:
+def record_files(source: str | Path) -> list[RecordFile]:
     """The files of a record: a single parquet file, or all files below the folder of a run, trial or experiment.
 
     They are in the order of their iterations; training comes before the evaluation of the same iteration.
@@ -29,14 +29,14 @@ def record_files(place: str | Path) -> list[RecordFile]:
     Raises:
         ValueError: there is no record, or a file has another version.
     """
-    place = Path(place)
-    paths = [place] if place.is_file() else sorted((*place.glob("*.parquet"), *place.glob("**/trees/*.parquet")))
+    source = Path(source)
+    paths = [source] if source.is_file() else sorted((*source.glob("*.parquet"), *source.glob("**/trees/*.parquet")))
     if not paths:
-        raise ValueError(f"{place}: is neither a parquet file of a record nor a folder that has trees/*.parquet.")
-    return [RecordFile(path, _settings(path)) for path in sorted(set(paths), key=_place)]
+        raise ValueError(f"{source}: is neither a parquet file of a record nor a folder that has trees/*.parquet.")
+    return [RecordFile(path, _settings(path)) for path in sorted(set(paths), key=_position)]
 
 
-def _place(path: Path) -> tuple[Path, str, bool]:
+def _position(path: Path) -> tuple[Path, str, bool]:
     """The folder, the iteration at the end of the file's name, and whether it is an evaluation."""
     name, _, iteration = path.stem.rpartition("-")
     return path.parent, iteration, name == EVALUATION
