@@ -65,4 +65,4 @@ class SharedMetrics(MetricsLogger):
         own = group in RESERVED if group != ENV_RUNNER_RESULTS else not names or names[0] in OWN_NAMES
         if own:
             name = "/".join([group, *names])
-            raise ContractError(f"{self._user} logs under {name!r}, which ARPO's own metrics use: choose another name.")
+            raise ContractError(f"{self._user} logs under {name!r}, a name of ARPO's own metrics: choose another name.")

@@ -91,7 +91,7 @@ def test_a_name_of_arpos_is_refused(purpose, key):
         metrics_logger.log_value(key, 100.0)
 
     name = key.split("/")[0] if isinstance(key, str) else key[0]
-    sentence = f"^A callback, on_sample_end, logs under '{name}', which ARPO's own metrics use: choose another name.$"
+    sentence = f"^A callback, on_sample_end, logs under '{name}', a name of ARPO's own metrics: choose another name.$"
     with pytest.raises(ContractError, match=sentence):
         on_sample_end(log, purpose)
 

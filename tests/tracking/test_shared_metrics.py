@@ -13,7 +13,7 @@ TAKEN = [*((name,) for name in sorted(RESERVED)), *(("env_runners", name) for na
 def test_a_name_of_arpos_is_refused_while_the_users_code_runs(key):
     metrics = SharedMetrics(root=True)
     name = key if isinstance(key, str) else "/".join(key)
-    sentence = f"^A callback, on_train_result, logs under '{name}', which ARPO's own metrics use: choose another name.$"
+    sentence = f"^A callback, on_train_result, logs under '{name}', a name of ARPO's own metrics: choose another name.$"
     for log in (lambda: metrics.log_value(key, 100.0), lambda: metrics.log_time(key)):
         with metrics.of_user("A callback, on_train_result,"), pytest.raises(ContractError, match=sentence):
             log()
