@@ -370,11 +370,11 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def add_module(self, module_id: str, *args: Any, **kwargs: Any) -> NoReturn:
-        raise ValueError(f"add_module({module_id!r}): one model plays every trajectory and is trained.")
+        raise ValueError(f"add_module({module_id!r}): ARPO has one policy, which plays every trajectory.")
 
     @override(Algorithm)
     def remove_module(self, module_id: str, *args: Any, **kwargs: Any) -> NoReturn:
-        raise ValueError(f"remove_module({module_id!r}): one model plays every trajectory and is trained.")
+        raise ValueError(f"remove_module({module_id!r}): ARPO has one policy, which plays every trajectory.")
 
     def save_model(self, folder: str | Path, dtype: str | None = None) -> None:
         """Writes the model with its current weights for Hugging Face's `from_pretrained`; it merges a LoRA.
