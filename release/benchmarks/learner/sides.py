@@ -39,7 +39,7 @@ def build_learner(
 
 
 class LearnerSide:
-    """Our learner from packed trees to gradients; a call makes all passes.
+    """Runs our learner from packed trees to gradients; a call makes all passes.
 
     With the rollouts' `trees` it works like training. With their `paths`, which are trees with one chain, the same
     kernels compute every trajectory, packed without padding and without sharing.
