@@ -86,8 +86,7 @@ def option_rows(method: Method) -> list[str]:
 
 def _row(name: str, option: Option) -> str:
     default = "" if callable(option.default) else f"`{option.default!r}`"
-    allowed = re.sub("^(one of|an?|the)( finite)? ", "", option.rule.in_words())
-    return f"| `{name}` | {default} | {option.doc} | {allowed} | {option.reader.value} |"
+    return f"| `{name}` | {default} | {option.doc} | {option.rule.in_words()} | {option.reader.value} |"
 
 
 def first_rows(advice: Mapping[str, str]) -> list[str]:
@@ -96,8 +95,8 @@ def first_rows(advice: Mapping[str, str]) -> list[str]:
     return ["| option | default | begin with |", "|---|---|---|", *rows]
 
 
-def metric_table(prefix: str, rows: list[str]) -> list[str]:
-    return [f"| under `{prefix}` | is |", "|---|---|", *rows]
+def metric_table(place: str, rows: list[str]) -> list[str]:
+    return [f"| under `{place}` | is |", "|---|---|", *rows]
 
 
 #: Name -> the lines of the table.

@@ -109,15 +109,15 @@ def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | Non
 
 
 def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subprocess.Popen]) -> list[Job]:
-    """Runs the missing jobs in their order; a job that needs another's fork rate waits for it.
+    """Runs those of `jobs` that are missing, in their order; one that needs another's fork rate waits for it.
 
-    The first job runs alone, because it makes the model from which all start.
+    The first one runs alone, because it makes the model that all start from.
 
     Returns:
-        The jobs that failed, or waited for a job that failed.
+        the runs that failed, and those that waited for one that failed.
 
     Raises:
-        ValueError: the folder has rows with other settings; nothing was started.
+        ValueError: the folder has rows of other settings; nothing was started.
     """
     for job in jobs:
         job.check()
@@ -231,7 +231,7 @@ def arguments_of(study: Study, arm: Arm, seed: int, output: Path) -> list[str]:
 
 
 def make_algorithm(recipe_name: str, arguments: Sequence[str]) -> Any:
-    """Builds the recipe's algorithm, without automatic evaluations.
+    """The recipe's algorithm, which is evaluated when it is asked for that.
 
     Args:
         recipe_name: a module with `parser`, `make_model(args)` and `make_config(model, args)`.

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 PROGRAM = "rllib-arpo"
-#: The exit status if the command line or its data is wrong.
+#: Exit status: the command line or its data is wrong.
 WRONG = 2
 
 
@@ -56,6 +56,7 @@ def run_command(name: str, argv: Sequence[str]) -> int:
     parser.add_argument("--traceback", action="store_true", help="with an error, also print its traceback")
     module.add_arguments(parser)
     args = parser.parse_args(argv)
+    # Not earlier: importing the command's module takes longer than printing help.
     from rllib_arpo.errors import INTERRUPTED, CommandError
     from rllib_arpo.terminal import printable
 

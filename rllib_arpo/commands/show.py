@@ -5,9 +5,9 @@
     rllib-arpo show --compare TRIAL/trees/evaluation-00000.parquet TRIAL/trees/evaluation-00008.parquet
     rllib-arpo show ~/ray_results/ARPO_... --plots --output plots
 
-A page shows the tree of a question. For each turn it has the tokens, shaded by their entropy, the tool call, the
-fork decision in words and the advantages. With several questions there is also an index with filters.
---plots draws curves instead: accuracy, entropy before and after tool responses, forks.
+A page shows a question's tree, and each turn with its tokens shaded by their entropy, its tool call, the fork decision
+in words and its advantages. An index of several questions has filters.
+--plots draws the curves of a run instead: accuracy, entropy before and after tool responses, forks.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.show.pages import last_questions, make_pages, pairs, write_files
 
-#: Defaults: --output without and with --plots, and --limit.
+#: Defaults of --output, without and with --plots, and of --limit.
 PAGES, PLOTS, LIMIT = "pages", "plots", 200
 
 
@@ -40,10 +40,10 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
         limit = args.limit or LIMIT
         if args.compare is not None:
             before, after = args.compare
-            title, groups = f"{before} and {after}", pairs(before, after, args.question, limit)
+            title, shown = f"{before} and {after}", pairs(before, after, args.question, limit)
         else:
-            title, groups = args.record, last_questions(args.record, args.question, limit)
-        *pages, last = write_files(Path(args.output or PAGES), make_pages(title, groups))
+            title, shown = args.record, last_questions(args.record, args.question, limit)
+        *pages, last = write_files(Path(args.output or PAGES), make_pages(title, shown))
     more = f" and {len(pages)} pages" if pages else ""
     print(f"{last}{more}: open it in a browser.")
     return 0
@@ -59,14 +59,14 @@ def _check(args: argparse.Namespace) -> None:
         raise CommandError(f"--{unread[0]}: not with --plots, which draws no trees.")
 
 
-def _draw_plots(source: str, output: Path) -> int:
+def _draw_plots(place: str, output: Path) -> int:
     # They import matplotlib.
     from rllib_arpo.plots.gallery import PAGE, draw_all, plot_files
     from rllib_arpo.plots.run_data import read_run, trial_folders
 
-    folder, *others = trial_folders(Path(source))
+    folder, *others = trial_folders(Path(place))
     if others:
-        raise CommandError(f"{source}: has {len(others) + 1} trials; name the folder of one, such as {folder}.")
+        raise CommandError(f"{place}: has {len(others) + 1} trials; name the folder of one, such as {folder}.")
     drawn = draw_all(read_run(folder))
     write_files(output, plot_files(folder.name, drawn))
     for one in drawn:

@@ -142,7 +142,7 @@ def random_actions(tools: Mapping[str, Tool], words: Sequence[str], rng: random.
 
 
 def random_value(schema: Mapping[str, Any], rng: random.Random) -> Any:
-    """A random value for a simple JSON schema, from its `enum` or of its first type; references are not followed."""
+    """A value for a simple JSON schema: of its `enum`, or of its first type. References are not followed."""
     if "enum" in schema:
         return rng.choice(schema["enum"])
     if "anyOf" in schema:

@@ -30,7 +30,7 @@ class Reader(Enum):
     SAMPLING = "if it samples"
     FORKS = "if it forks"
     ENV_RUNNER = "with own env runners"
-    SHARED = "no (shared)"
+    SHARED = "no, shared"
     TRAINING = "no"
 
 

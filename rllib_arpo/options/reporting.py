@@ -8,7 +8,7 @@ REPORTING = {
     # The process that makes the configuration decides this, since a remote env runner sees no terminal.
     "progress_bar": Option(
         progress_mode,
-        "how a rollout shows its progress; default: a bar on a terminal, otherwise lines.",
+        'how a rollout shows its progress: "bar", "lines" or "off"; default: a bar on a terminal, otherwise lines.',
         name_in(INTERVALS_S),
         Reader.ENV_RUNNER,
     ),

@@ -115,7 +115,7 @@ TRAINING = {
     ),
     "leaf_weighting": _option(
         "uniform",
-        '"branch" is unbiased if each fork is decided by its own node alone.',
+        '"uniform", or "branch", which is unbiased if each fork is decided by its own node alone.',
         name_in(LEAF_WEIGHTINGS),
         needs=(_one_leaf("leaf_weighting", "branch", "uniform"),),
     ),
@@ -130,7 +130,7 @@ TRAINING = {
     ),
     "dual_clip": _option(
         None,
-        "upper bound on the ratio of tokens with negative advantage; None: off.",
+        "upper bound > 1 on the ratio of tokens with negative advantage; None: off.",
         optional(number("a finite number > 1", lambda value: value > 1)),
         needs=(_clips("dual_clip", 3.0),),
     ),
@@ -186,7 +186,7 @@ TRAINING = {
     ),
     "tree_attention": _option(
         "auto",
-        'the learner\'s attention kernel (docs/rllib.md, "Attention on trees").',
+        'the learner\'s attention kernel: "path_gather", "varlen" or "auto" (docs/rllib.md, "Attention on trees").',
         one_of("auto", *TREE_KERNELS),
     ),
     "learner_compile": _option(
@@ -281,8 +281,8 @@ TRAINING = {
     ),
     "max_error_share": _option(
         0.5,
-        "the run ends if a larger share of trajectories in an iteration or evaluation ends in `stop/error` or "
-        "`stop/broken_tool`.",
+        "the run ends if a larger share of the trajectories of an iteration or evaluation ends in an error "
+        "(`stop/error`, `stop/broken_tool`).",
         PROBABILITY,
     ),
     "max_iterations_without_signal": _option(

@@ -36,7 +36,7 @@ class Plot:
 
 PLOTS = (
     Plot("accuracy", "Accuracy and reward",
-         "Means per trajectory. An evaluation after an iteration uses the weights of its update.",
+         "Means per trajectory. An evaluation after an iteration has the weights of that iteration's update.",
          draw_progress),
     Plot("accuracy_by_tool_calls", "Accuracy against tool calls",
          "Tool calls that training has executed so far; a call that forks share counts once.",

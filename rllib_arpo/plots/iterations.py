@@ -1,4 +1,4 @@
-"""Draws plots from Tune's results: accuracy and reward by iteration, and accuracy by tool calls."""
+"""The plots of Tune's results: accuracy and reward by iteration, and accuracy by tool calls."""
 
 from collections.abc import Sequence
 
@@ -27,7 +27,7 @@ def draw_progress(run: RunData) -> Figure:
     """Draws accuracy and reward of training and evaluation.
 
     Raises:
-        MissingDataError: no result has either.
+        MissingDataError: no result has one of them.
     """
     by_measure = {measure: learning_curves(run, measure) for measure in MEASURES}
     if not any(values for curves in by_measure.values() for _, values in curves.values()):

@@ -137,22 +137,22 @@ INDEX = "index.html"
 MAX_NAME_BYTES = 120
 
 
-def last_questions(source: str, question_id: str | None, limit: int) -> list[list[RecordedQuestion]]:
-    """The last `limit` questions of a record, each in a list: training with forks first, evaluations last.
+def last_questions(place: str, question_id: str | None, limit: int) -> list[list[RecordedQuestion]]:
+    """The last `limit` questions of a record, each alone in a list: trained ones with forks first, evaluations last.
 
-    Evaluations get at most half of the limit, unless the record has too few other questions.
+    If there are more, at least half of them are not of evaluations, as far as the record has so many.
 
     Raises:
-        ValueError: the record does not exist, or does not have the question.
+        ValueError: there is no such record, or no such question in it.
     """
-    files = record_files(source)
+    files = record_files(place)
     evaluations = [file for file in files if file.path.name.startswith(EVALUATION)]
     evaluated = list(islice(_backwards(evaluations, question_id), limit))
     others = list(islice(_backwards([file for file in files if file not in evaluations], question_id), limit))
     found = others[: max(limit - len(evaluated), -(-limit // 2))]
     found = [*reversed(found), *reversed(evaluated[: limit - len(found)])]
     if not found:
-        raise ValueError(_nothing(source, question_id))
+        raise ValueError(_nothing(place, question_id))
     return [[q] for q in sorted(found, key=lambda q: (q.facts.purpose == EVALUATION, not q.tree.forks()))]
 
 
@@ -174,7 +174,7 @@ def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[
 
 
 def make_pages(title: str, shown: Iterable[Sequence[RecordedQuestion]]) -> Iterator[tuple[str, bytes]]:
-    """(name of the file, page) of each question or pair; several questions have an index, which comes last."""
+    """(name of the file, page) of each question (or pair); at last the index, if there are several."""
     entries: list[Entry] = []
     names: set[str] = set()
     for group in shown:
@@ -227,11 +227,11 @@ def _name(question: RecordedQuestion) -> str:
     return question.tree.question_id
 
 
-def _nothing(source: str, question_id: str | None) -> str:
+def _nothing(place: str, question_id: str | None) -> str:
     if question_id is None:
-        return f"{source}: the record has no question."
-    known = next((_name(question) for question in _backwards(record_files(source), None)), None)
-    return f"{source}: the record does not have the question {question_id!r}; its last one is {known!r}."
+        return f"{place}: the record has no question."
+    known = next((_name(question) for question in _backwards(record_files(place), None)), None)
+    return f"{place}: the record does not have the question {question_id!r}; its last one is {known!r}."
 
 
 def _file_name(group: Sequence[RecordedQuestion], taken: set[str]) -> str:

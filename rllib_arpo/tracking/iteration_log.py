@@ -29,7 +29,7 @@ logger = logging.getLogger("rllib_arpo")
 REDUCTIONS = {metric.name: metric.reduce for table in (ROLLOUT_METRICS, BATCH_METRICS) for metric in table}
 #: Endings that are faults of a tool or an environment.
 ENDED_IN_ERROR = (StopReason.ERROR, StopReason.BROKEN_TOOL)
-#: A run warns after this many iterations in a row without a signal.
+#: Iterations in a row without a signal after which a run warns.
 WARN_WITHOUT_SIGNAL = 3
 #: If a larger share of the decided tool responses forks, the entropy hardly chooses.
 MAX_FORK_RATE = 0.6
