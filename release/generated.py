@@ -1,9 +1,9 @@
-"""Writes what follows from declarations into files that are kept, so that people and editors read it there.
+"""Writes tables and methods that follow from declarations into the files where people and editors read them.
 
     make generated
 
-Below the line `<!-- table: NAME -->` of a page stand the lines of `TABLES`, on the page of evidence those of studies;
-`rllib_arpo/options/methods.py` has the methods of `ARPOConfig`.
+A page gets the table NAME of `TABLES` below its line `<!-- table: NAME -->`, docs/evidence.md gets the tables of
+studies, and `rllib_arpo/options/methods.py` the methods of `ARPOConfig`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class OptionMethods(AlgorithmConfig):
 '''
 
 
-#: The options to choose first -> what to begin with.
+#: The options to choose first -> advice on the value to begin with.
 FIRST_OPTIONS = {
     "num_rollouts": "Take more if few questions have returns that differ.",
     "num_initial_rollouts": (
@@ -51,9 +51,9 @@ FIRST_OPTIONS = {
     "branch_width": 'Take `"wide"` with few initial rollouts, otherwise 1.',
     "branch_threshold": (
         '0.5 forks at any rise of the entropy; `"auto"` follows the run. '
-        "[`rllib-arpo entropy`](evaluate.md#the-entropy) says beforehand what a value would do."
+        "[`rllib-arpo entropy`](evaluate.md#the-entropy) shows beforehand how many responses a value would fork."
     ),
-    "max_tool_calls": "Set it well above what a good solution needs; 3 is too few for most agents.",
+    "max_tool_calls": "Set it well above the needs of a good solution; 3 is too few for most agents.",
 }
 
 
@@ -90,7 +90,7 @@ def _row(name: str, option: Option) -> list[str]:
 
 
 def first_rows(advice: Mapping[str, str]) -> list[str]:
-    """Args: `advice`: option -> what to begin with."""
+    """Args: `advice`: option -> the words in its row."""
     rows = [f"| `{name}` | `{OPTIONS[name].default!r}` | {words} |" for name, words in advice.items()]
     return ["| option | default | begin with |", "|---|---|---|", *rows]
 
@@ -113,7 +113,7 @@ _TABLE = re.compile(r"^<!-- table: (.+) -->\n(?:\|.*\n)*", re.MULTILINE)
 
 
 def with_tables(text: str) -> str:
-    """The page with its tables as they are now."""
+    """The page with its tables written anew."""
 
     def written(found: re.Match[str]) -> str:
         lines = documents.table(found[1]) if "|" in found[1] else TABLES[found[1]]
@@ -122,7 +122,7 @@ def with_tables(text: str) -> str:
     return _TABLE.sub(written, text)
 
 
-#: File -> its text as it should be, from the text that it has.
+#: File -> the function that turns its text into the new one.
 GENERATED: dict[str, Callable[[str], str]] = {
     "docs/watch.md": with_tables,
     "docs/settings.md": with_tables,

@@ -4,12 +4,12 @@
     python release/gpu_check.py --json gpu.json                       # all parts, one after the other
     python release/gpu_check.py --json gpu.json --only update rollout
 
-A part is a file of tests in a process of its own, which ends within nine minutes, or soon after the seconds of
-`--limit`. It is then in the JSON file, and the same command goes on with the parts that have not passed. Models, logs
-and each part's report, a line of JSON for each figure and each test, are in the folder gpu.json.work. The figures of a
-part that is cut are kept, and a check that is asked to end (SIGTERM, Ctrl-C) writes its file first. `--tiny` runs tiny
+A part is a file of tests. It runs in its own process, which ends within nine minutes, or soon after the seconds of
+`--limit`; the JSON file then has its results. The same command goes on with the parts that have not passed. The folder
+gpu.json.work has models, logs and each part's report, with a line of JSON for each figure and each test. A part that is
+cut off keeps its figures, and a check that gets SIGTERM or Ctrl-C writes its file before it ends. `--tiny` runs tiny
 models, also on a CPU, and judges no speed. A test that needs another vLLM, a second GPU or TRL is skipped and says so.
-The exit status is 1 if a part failed. The targets of speed are those for one H200.
+The exit status is 1 if a part failed. The targets of speed are for one H200.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ PARTS = (
     "attention", "profile", "update", "rollout", "distributed", "probes", "weights", "training", "engine", "sharing",
     "main_job", "against_trl",
 )  # fmt: skip
-#: Seconds after which a part is asked to end, and those that it has for that, twice.
+#: Seconds after which a part is asked to end, and the seconds that it then has, twice.
 LIMIT_S, GRACE_S = 510.0, 5.0
-#: The reason of a part during which the check itself was asked to end.
+#: The reason for a part during which the check itself was asked to end.
 ENDED = "the check was asked to end"
 
 
 def listed(parts: dict[str, dict[str, Any]]) -> list[str]:
-    """A line for each part: what it is, the seconds that it may take, and those that it took, as `parts` has them."""
+    """A line for each part: its description, the seconds that it may take, and the seconds that it took (`parts`)."""
     most, lines = LIMIT_S + 2 * GRACE_S, []
     for name in PARTS:
         about = ast.get_docstring(ast.parse((REPOSITORY / "tests" / "gpu" / f"test_{name}.py").read_text())) or ""
@@ -59,7 +59,7 @@ def run_part(name: str, work: Path, *, tiny: bool, limit: float) -> dict[str, An
     environment = {**os.environ, "PYTHONPATH": path, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     size = "tiny" if tiny else "full"
     environment |= {"GPU_CHECK": size, "GPU_CHECK_WORK": str(work), "GPU_CHECK_REPORT": str(report)}
-    # A group, to be ended as a whole; not a session, in which it would outlive a check that is killed with its session.
+    # A group can be ended as a whole. A session of its own would outlive a check that is killed with its session.
     options = {"cwd": REPOSITORY, "env": environment, "stderr": subprocess.STDOUT, "process_group": 0}
     with log.open("w") as output:
         process = subprocess.Popen(command, stdout=output, **options)
@@ -76,7 +76,7 @@ def run_part(name: str, work: Path, *, tiny: bool, limit: float) -> dict[str, An
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Ends what a part has left: an interrupted pytest closes its engines and says where it was; then all go."""
+    """Ends a part's processes. First it interrupts pytest, which then closes its engines and says where it was."""
     if process.poll() is None:
         process.send_signal(signal.SIGINT)
     for number in (signal.SIGTERM, signal.SIGKILL):
@@ -89,7 +89,7 @@ def _end(process: subprocess.Popen) -> None:
 def read_part(report: Path, reason: str, log: Path) -> dict[str, Any]:
     """A part's `status`, the `reason` if it did not end well, its `tests` with their figures, and where it ran.
 
-    The report has what was measured until the part ended, in whatever way. A test without a status was cut.
+    The report has every figure up to the part's end, however it ended. A test without a status was cut off.
     """
     tests: dict[str, dict[str, Any]] = {}
     where: dict[str, Any] = {}
@@ -119,11 +119,11 @@ def show(name: str, part: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", default="gpu.json", help="the results; it continues them")
-    parser.add_argument("--list", action="store_true", help="the parts, with those of FILE; runs nothing")
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help="only these parts")
-    parser.add_argument("--limit", type=float, metavar="SECONDS", default=LIMIT_S, help="after which a part is ended")
-    parser.add_argument("--tiny", action="store_true", help="tiny models, also on a CPU: tests the check")
+    parser.add_argument("--json", type=Path, metavar="FILE", default="gpu.json", help="results; an old file continues")
+    parser.add_argument("--list", action="store_true", help="list the parts, with their results in FILE; run nothing")
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help="run only these parts")
+    parser.add_argument("--limit", type=float, metavar="SECONDS", default=LIMIT_S, help="end a part after this time")
+    parser.add_argument("--tiny", action="store_true", help="tiny models, also on a CPU, to test the check")
     args = parser.parse_args()
     size, file = "tiny" if args.tiny else "full", args.json.resolve()
     results = json.loads(file.read_text()) if file.exists() else {"size": size, "parts": {}}
@@ -146,7 +146,7 @@ def main() -> int:
 
 
 def end(*_: object) -> None:
-    """Ends the check as Ctrl-C does. Only once: `timeout` sends its signal to the check and to its group."""
+    """Ends the check like Ctrl-C, but only once: `timeout` sends its signal to the check and to its group."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 

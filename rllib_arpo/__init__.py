@@ -1,7 +1,7 @@
 """ARPO (Agentic Reinforced Policy Optimization, arXiv 2507.19849) as an algorithm plugin for Ray RLlib.
 
 Importing this package registers the algorithms ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
-and the environments with Ray Tune, so that `tune.run("ARPO", config=...)` finds them.
+and the environments with Ray Tune: `tune.run("ARPO", config=...)` then finds them.
 """
 
 from ray.tune.registry import register_trainable
@@ -40,9 +40,9 @@ __all__ = [
 
 
 def register() -> None:
-    """Registers the algorithms and environments with Ray Tune; importing the package does it.
+    """Registers the algorithms and environments with Ray Tune, as importing the package does.
 
-    Tune keeps the names in the running Ray cluster: call this after a second `ray.init()` in the same process.
+    Tune keeps the names in the running Ray cluster, so call this after a second `ray.init()` in the same process.
     """
     for algorithm in (ARPO, GRPO, DAPO, ReinforcePlusPlus, AEPO, TreeGRPO):
         register_trainable(algorithm.__name__, algorithm)

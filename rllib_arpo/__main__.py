@@ -1,4 +1,4 @@
-"""`python -m rllib_arpo COMMAND`."""
+"""Runs `python -m rllib_arpo COMMAND`."""
 
 import sys
 

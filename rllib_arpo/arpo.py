@@ -1,4 +1,4 @@
-"""`ARPO`: Agentic Reinforced Policy Optimization (arXiv 2507.19849) as an RLlib algorithm."""
+"""`ARPO`, Agentic Reinforced Policy Optimization (arXiv 2507.19849) as an RLlib algorithm."""
 
 from __future__ import annotations
 
@@ -61,19 +61,19 @@ logger = logging.getLogger("rllib_arpo")
 
 #: Key of the algorithm's state: the number of the first question that has not been asked yet.
 NEXT_QUESTION = "next_question"
-#: Key of the algorithm's state: how many batches it has trained on; the seed of the order within the next one.
+#: Key of the algorithm's state: how many batches it has trained on, which is also the seed of the next batch's order.
 NUM_UPDATES = "num_updates"
-#: Key of the algorithm's state: what was measured after tool responses of the last questions (`RolloutHistory`).
+#: Key of the algorithm's state: measurements after tool responses of the last questions (`RolloutHistory`).
 ROLLOUT_HISTORY = "rollout_history"
 
 
 class ARPO(Algorithm):
-    """Samples a tree of trajectories per question, updates the policy with it, pushes the new weights."""
+    """Samples a tree of trajectories per question, updates the policy on the trees, and pushes the new weights."""
 
     config_class: ClassVar[type[ARPOConfig]] = ARPOConfig
     learner_group: ARPOLearnerGroup
     metrics: SharedMetrics
-    #: Where Tune restores from: learners read their files there, not in its copy on the driver's machine.
+    #: The checkpoint that Tune restores: learners read it in the storage, not in Tune's copy on the driver's machine.
     _restored_from: Checkpoint | None = None
 
     @classmethod
@@ -108,13 +108,13 @@ class ARPO(Algorithm):
             self._check_storage()
             self._push_weights()
         except BaseException:
-            # Tune does not clean up after a failed setup: the engines' threads and processes would live on.
+            # Tune does not clean up after a failed setup, so engines' threads and processes would live on.
             self.cleanup()
             raise
         self._sampled_at = time.perf_counter()
 
     def _setup_rllib(self, config: ARPOConfig) -> None:
-        """Runs RLlib's own setup. If an env runner could not be made, its error is raised instead of a later one."""
+        """Runs RLlib's own setup. If an env runner could not be made, this raises its error instead of a later one."""
         try:
             with self.metrics.of_user("A callback, on_algorithm_init,"):
                 super().setup(config)
@@ -123,7 +123,7 @@ class ARPO(Algorithm):
                 check_constructed(group._worker_manager)
 
     def _groups(self) -> list[EnvRunnerGroup]:
-        """The env runners of training and, if evaluation has its own, those."""
+        """The groups of env runners: training's, and evaluation's if it has its own."""
         return [group for group in (self.env_runner_group, self.eval_env_runner_group) if group is not None]
 
     @cached_property
@@ -131,10 +131,10 @@ class ARPO(Algorithm):
         return IterationLog(self.metrics)
 
     def _decided(self, config: ARPOConfig) -> ARPOConfig:
-        """Fills in what the configuration leaves open; the result records it.
+        """Decides what the configuration leaves open; the result records which values were chosen.
 
         A trial without a seed draws one, and its checkpoints keep it. `weight_sync="auto"` becomes the name of a
-        transport; checkpoints keep "auto", because they may be restored on other machines.
+        transport, but checkpoints keep "auto", because other machines may restore them.
         """
         storage = self._storage  # Tune's; RLlib drops the trial's id.
         config = config.copy(copy_frozen=False)
@@ -144,7 +144,7 @@ class ARPO(Algorithm):
         config.freeze()
         return config
 
-    # Made when they are first asked for: callbacks may evaluate while the algorithm is still being set up.
+    # These are made on first use, since callbacks may evaluate while the algorithm is still being set up.
     @cached_property
     def _dispatcher(self) -> QuestionDispatcher:
         return self._make_dispatcher(self.env_runner_group, self.config)
@@ -173,7 +173,7 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def training_step(self) -> None:
-        """One iteration: sample the next questions, update on their trees, hand the new weights to the engines."""
+        """One iteration: samples the next questions, updates on their trees, pushes the new weights to the engines."""
         self._check_running()
         self._push_weights()  # The user may have set weights since the last iteration.
         with self.metrics.log_time((TIMERS, ROLLOUT_TIMER), reduce="mean", window=1):
@@ -187,9 +187,9 @@ class ARPO(Algorithm):
             self._push_weights()
 
     def _sample_batch(self) -> list[SampledQuestion]:
-        """Returns the questions of this iteration's update; logs the outcome of every question asked, and keeps them.
+        """Returns the questions for this iteration's update, and logs the outcome of every question asked.
 
-        The trees are in `last_sampled` until the next iteration.
+        Their trees are in `last_sampled` until the next iteration.
         """
         start = self._sampled_at if self.config.max_weight_lag else time.perf_counter()
         batch = self._stream.next_batch(self._conditions())
@@ -204,7 +204,7 @@ class ARPO(Algorithm):
         return batch.questions
 
     def _conditions(self) -> SamplingConditions:
-        """The reference changes only between batches and is the same for all env runners."""
+        """The conditions of sampling; all env runners have the same reference, which changes only between batches."""
         return SamplingConditions(self._weight_version, rollout_reference(self._rollout_history, self.config))
 
     def _update(self, batch: Sequence[SampledQuestion]) -> None:
@@ -231,19 +231,18 @@ class ARPO(Algorithm):
             self.learner_group.foreach_learner(lambda _learner, **_kwargs: torch.cuda.empty_cache())
 
     def _push_weights(self, group: EnvRunnerGroup | None = None, runners: list[int] | None = None) -> None:
-        """Hands the learner's weights to the engines of `group` and waits until they have them.
+        """Pushes the learner's weights to the engines of `group` and waits until they have them.
 
-        RLlib's own `sync_weights` is fire-and-forget and drops a second request in silence. An engine that did not
-        get the weights refuses to sample (`SamplingConditions.weight_version`).
+        RLlib's own `sync_weights` is fire-and-forget and silently drops a second request. An engine without the new
+        weights refuses to sample (`SamplingConditions.weight_version`).
         """
         self._weight_version = self._weight_sync.push(group or self.env_runner_group, runners)
 
     @override(Algorithm)
     def restore_env_runners(self, env_runner_group: EnvRunnerGroup) -> list[int]:
-        """Brings env runners back into service, with the learner's weights in their engines and without questions.
+        """Takes env runners back into service. They get the learner's weights and drop their questions.
 
-        If Ray had only lost contact with an env runner, it still holds questions that others have got since. It drops
-        them.
+        An env runner that Ray had only lost contact with still has old questions, which others have got since.
         """
         if restored := env_runner_group.probe_unhealthy_env_runners():
             self._counters["total_num_restored_workers"] += len(restored)
@@ -254,7 +253,7 @@ class ARPO(Algorithm):
         return restored
 
     def _restore_while_sampling(self, group: EnvRunnerGroup, config: ARPOConfig) -> None:
-        """Does for env runners that fail within an iteration what RLlib does between iterations."""
+        """Restores env runners within an iteration; RLlib does the same only between iterations."""
         if restored := self.restore_env_runners(group):
             self._make_on_env_runners_recreated_callbacks(
                 config=config, env_runner_group=group, restored_env_runner_indices=restored
@@ -263,17 +262,17 @@ class ARPO(Algorithm):
     @classmethod
     @override(Algorithm)
     def _should_create_evaluation_env_runners(cls, eval_config: AlgorithmConfig) -> bool:
-        """Without evaluation env runners of its own, evaluation runs on the training runners' engines."""
+        """Evaluation without its own env runners uses training's engines."""
         return eval_config.evaluation_num_env_runners > 0
 
     @override(Algorithm)
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
-        """Answers the first `evaluation_duration` held-out questions with the learner's current weights.
+        """Samples the first `evaluation_duration` held-out questions with the learner's current weights.
 
-        The trees are kept in `last_evaluation`.
+        Their trees are in `last_evaluation`.
 
         Returns:
-            {"env_runners": the metrics of the rollout, nested}; RLlib puts it under "evaluation" into the result.
+            {"env_runners": the nested metrics of the rollout}, which RLlib puts under "evaluation" into the result.
         """
         self._check_running()
         self._make_callback("on_evaluate_start")
@@ -287,15 +286,15 @@ class ARPO(Algorithm):
             self.last_evaluation = self._evaluation_dispatcher.collect(refs, self._conditions())
             given_up = self._evaluation_dispatcher.take_missing()
             if not self.last_evaluation:
-                raise RuntimeError(f"No evaluation question could be sampled. Last cause: {[*given_up.values()][-1]}")
+                raise RuntimeError(f"Every question of the evaluation failed. Last cause: {[*given_up.values()][-1]}")
         except BaseException:
-            # The next evaluation must not find answers of this one.
+            # The next evaluation must not get answers of this one.
             self._drop_questions()
             raise
         self._recorder.evaluation(self._num_updates, self.last_evaluation)
         self._log.errors(self.last_evaluation, self.config.max_error_share)
         metrics = rollout_metrics(self.last_evaluation, time.perf_counter() - start, len(given_up))
-        # Not through `self.metrics`: the results of the next iterations would repeat what is logged there.
+        # Not through `self.metrics`, whose values the next iterations' results would repeat.
         logged = MetricsLogger(root=True)
         logged.aggregate(self._evaluation_dispatcher.take_metrics(Purpose.EVALUATION))
         results = {ENV_RUNNER_RESULTS: logged.peek() | nested(metrics)}
@@ -326,7 +325,7 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def reset_config(self, new_config: AlgorithmConfig | dict[str, Any]) -> bool:
-        """For Tune's `reuse_actors`: builds the algorithm anew from another trial's configuration."""
+        """Builds the algorithm again with another trial's configuration, for Tune's `reuse_actors`."""
         self.cleanup()
         self.eval_env_runner_group = None  # RLlib sets it only where the configuration wants one.
         for name in [name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)]:
@@ -350,7 +349,7 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def get_module(self, module_id: str = DEFAULT_MODULE_ID) -> RLModule | None:
-        """The learner's module; a copy of it where the learners have processes of their own.
+        """The learner's module, or a copy of it if the learners have their own processes.
 
         RLlib's own method would ask an env runner, which has an engine instead of a module.
         """
@@ -358,7 +357,7 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def set_weights(self, weights: dict[str, Any]) -> None:
-        """Gives learners and engines new weights. RLlib's own wants an env runner in this process, with a module."""
+        """Gives learners and engines new weights. RLlib's own method needs a local env runner with a module."""
         if set(weights) != {DEFAULT_MODULE_ID}:
             raise ValueError(f"set_weights: the only module is {DEFAULT_MODULE_ID!r}, not {sorted(map(str, weights))}.")
         self.learner_group.set_weights(weights)
@@ -366,25 +365,25 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def get_policy(self, policy_id: str = DEFAULT_MODULE_ID) -> NoReturn:
-        """Refused, and with it what RLlib computes by a policy: single actions, exports."""
+        """Raises an error, so RLlib's methods that need a policy fail as well: single actions, exports."""
         raise ValueError("ARPO has no Policy, since an engine samples: use get_module(), save_model() or evaluate().")
 
     @override(Algorithm)
     def add_module(self, module_id: str, *args: Any, **kwargs: Any) -> NoReturn:
-        raise ValueError(f"add_module({module_id!r}): one model plays every trajectory and is trained.")
+        raise ValueError(f"add_module({module_id!r}): ARPO has one policy, which plays every trajectory.")
 
     @override(Algorithm)
     def remove_module(self, module_id: str, *args: Any, **kwargs: Any) -> NoReturn:
-        raise ValueError(f"remove_module({module_id!r}): one model plays every trajectory and is trained.")
+        raise ValueError(f"remove_module({module_id!r}): ARPO has one policy, which plays every trajectory.")
 
     def save_model(self, folder: str | Path, dtype: str | None = None) -> None:
-        """Writes the model as trained so far for Hugging Face's `from_pretrained`, a LoRA merged into its base.
+        """Writes the model with its current weights for Hugging Face's `from_pretrained`; it merges a LoRA.
 
-        `rllib-arpo export` makes the same of a checkpoint.
+        `rllib-arpo export` makes the same from a checkpoint.
 
         Args:
-            folder: on the driver's machine; gets safetensors, configuration and tokenizer.
-            dtype: of the weights in it ("bfloat16"); None: as trained, float32.
+            folder: a folder on the driver's machine for safetensors, configuration and tokenizer.
+            dtype: the dtype of the written weights, such as "bfloat16"; None: float32, as trained.
         """
         from rllib_arpo.policy.lora import MergedWeights
         from rllib_arpo.policy.module_checkpoint import write_model
@@ -406,7 +405,7 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def set_state(self, state: dict[str, Any]) -> None:
-        # RLlib's own would look in it for connectors, which an env runner of ARPO does not have.
+        # RLlib would look for connectors in this component; an env runner of ARPO has none.
         super().set_state({key: value for key, value in state.items() if key != COMPONENT_ENV_RUNNER})
         if ROLLOUT_HISTORY in state:
             self._rollout_history.set_state(state[ROLLOUT_HISTORY])
@@ -417,7 +416,7 @@ class ARPO(Algorithm):
             self._push_restored_weights()
 
     def _drop_questions(self, next_question: int | None = None) -> None:
-        """Drops all questions in flight; the stream goes on at `next_question` (None: the first not in a batch yet)."""
+        """Drops all questions in flight. The stream goes on at `next_question`, or the first one not in a batch yet."""
         self._stream.restart_from(self._stream.next_number if next_question is None else next_question)
         if self._evaluation_dispatcher is not self._dispatcher:
             self._evaluation_dispatcher.drop_all()
@@ -429,21 +428,21 @@ class ARPO(Algorithm):
             self._push_weights(group)
 
     def _check_storage(self) -> None:
-        """Raises ValueError if a learner does not see the storage of a run of Tune."""
+        """Raises a ValueError if a learner does not see the storage of Tune's run."""
         if self._storage is not None:
             self.learner_group.check_storage(self._storage.trial_fs_path, self._storage.storage_filesystem)
 
     @override(Algorithm)
     def save(self, checkpoint_dir: str | None = None) -> Any:
-        """Like Tune's, which copies a folder of this machine to the storage; the learners write into the copy.
+        """Like Tune's, which copies a folder of this machine to the storage; then the learners write into that copy.
 
         Raises:
-            ValueError: within a run of Tune a folder is given, which would lack the learners' part.
+            ValueError: `checkpoint_dir` is set within a run of Tune; it would lack the learners' part.
         """
         if self._storage is None:
             return super().save(checkpoint_dir)
         if checkpoint_dir is not None:
-            raise ValueError("checkpoint_dir: save() writes to the storage of Tune's run; say save_to_path(dir).")
+            raise ValueError("checkpoint_dir: save() writes to the storage of Tune's run; use save_to_path(dir).")
         with tempfile.TemporaryDirectory() as folder:
             result = super().save(folder)
         path, filesystem = result.checkpoint.path, result.checkpoint.filesystem
@@ -461,7 +460,7 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Within a run of Tune without the learners' part, which `save` adds."""
+        """Saves the state, within a run of Tune without the learners' part, which `save` adds."""
         state = None if self._storage is None else self.get_state(not_components=COMPONENT_LEARNER_GROUP)
         self.save_to_path(checkpoint_dir, state=state, use_msgpack=self.config._use_msgpack_checkpoints)
 
@@ -469,7 +468,7 @@ class ARPO(Algorithm):
     def save_to_path(
         self, path: Any = None, *, state: dict[str, Any] | None = None, filesystem: Any = None, **kwargs: Any
     ) -> str:
-        """Like RLlib's, but the learners write their own state, without the driver (`ARPOLearnerGroup`).
+        """Like RLlib's, but the learners write their state themselves, not the driver (`ARPOLearnerGroup`).
 
         Raises:
             ValueError: a learner does not see `path`.
@@ -485,14 +484,14 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def get_ctor_args_and_kwargs(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Like RLlib's; a restored algorithm chooses a transport of its own for `weight_sync="auto"`."""
+        """Like RLlib's, but with the given `weight_sync`: a restored algorithm decides "auto" again."""
         (config,), kwargs = super().get_ctor_args_and_kwargs()
         return ({**config, "weight_sync": self._given_weight_sync},), kwargs
 
     @classmethod
     @override(Algorithm)
     def from_checkpoint(cls, path: Any, filesystem: Any = None, **kwargs: Any) -> Algorithm:
-        """Like RLlib's, also of a relative path."""
+        """Like RLlib's, but also takes a relative path."""
         if isinstance(path, str | Path):
             path, filesystem = resolve(path, filesystem)
         algorithm: Algorithm = super().from_checkpoint(path, filesystem, **kwargs)
@@ -500,7 +499,7 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def restore(self, checkpoint_path: Any) -> None:
-        """Like Tune's, which may copy the storage to this machine; the copy is not what is read."""
+        """Like Tune's, which may copy the storage to this machine; ARPO reads the storage, not the copy."""
         checkpoint = getattr(checkpoint_path, "checkpoint", checkpoint_path)
         self._restored_from = None if isinstance(checkpoint, str) else checkpoint
         try:
@@ -512,7 +511,7 @@ class ARPO(Algorithm):
     def restore_from_path(
         self, path: Any, *, component: str | None = None, filesystem: Any = None, **kwargs: Any
     ) -> None:
-        """Like RLlib's, without the driver.
+        """Like RLlib's, but the learners read their state themselves, not the driver.
 
         Raises:
             ValueError: a file is not the one that was saved, or a learner does not see `path`.
@@ -524,6 +523,6 @@ class ARPO(Algorithm):
         if component is None:
             check_files(path, filesystem)
         else:
-            kwargs["component"] = component  # RLlib looks into it, so None would raise.
+            kwargs["component"] = component  # RLlib searches in it, so None would raise.
         super().restore_from_path(path, filesystem=filesystem, **kwargs)
         self._push_restored_weights()

@@ -1,4 +1,4 @@
-"""`ARPOConfig`: every setting of ARPO, and what RLlib must know about it."""
+"""`ARPOConfig` holds every setting of ARPO, and connects ARPO's classes with RLlib."""
 
 from __future__ import annotations
 
@@ -50,12 +50,11 @@ class ARPOConfig(OptionMethods):
         """Sets the defaults that differ from RLlib's."""
         self.lr = 1e-6
         self.grad_clip = 1.0
-        # RLlib would look for NaN in every gradient, twice, and wait for the GPU each time. The learner refuses a norm
+        # RLlib would search every gradient for NaN, twice, and wait for the GPU each time. The learner refuses a norm
         # that is not finite.
         self.torch_skip_nan_gradients = True
         self.env_runner_cls = ARPOEnvRunner
-        # Remote env runners own the engines; a local one beside them would start one more. RLlib makes a local one if
-        # there are no remote ones.
+        # A local env runner beside remote ones would start one more engine. Without remote ones RLlib makes it anyway.
         self.create_local_env_runner = False
         self.num_envs_per_env_runner = 16
         self.delay_between_env_runner_restarts_s = 5.0
@@ -63,12 +62,12 @@ class ARPOConfig(OptionMethods):
         self.add_default_connectors_to_learner_pipeline = False
         self.add_default_connectors_to_env_to_module_pipeline = False
         self.add_default_connectors_to_module_to_env_pipeline = False
-        # ARPO itself pushes the weights, waits for the engines and verifies them.
+        # ARPO pushes the weights by itself, waits for the engines and verifies them.
         self._dont_auto_sync_env_runner_states = True
 
     @override(AlgorithmConfig)
     def evaluation(self, *, evaluation_config: dict[str, Any] | None = NotProvided, **kwargs: Any) -> ARPOConfig:
-        """Like RLlib's, but keeps a whole configuration as it is; `validate()` then refuses it."""
+        """Like RLlib's, but a whole configuration stays as it is, and `validate()` refuses it."""
         if isinstance(evaluation_config, AlgorithmConfig):
             self.evaluation_config, evaluation_config = evaluation_config, NotProvided
         return super().evaluation(evaluation_config=evaluation_config, **kwargs)
@@ -76,7 +75,7 @@ class ARPOConfig(OptionMethods):
     @property
     @override(AlgorithmConfig)
     def is_multi_agent(self) -> bool:
-        """True: every trajectory is an agent, although one policy serves them all."""
+        """True, because every trajectory is an agent; one policy serves all of them."""
         return True
 
     @override(AlgorithmConfig)
@@ -88,7 +87,7 @@ class ARPOConfig(OptionMethods):
     @property
     @override(AlgorithmConfig)
     def _model_config_auto_includes(self) -> dict[str, Any]:
-        """The input of `LLMRLModule`; RLlib adds it to the `model_config` of whatever module is built."""
+        """The input of `LLMRLModule`, which RLlib adds to the `model_config` of every module."""
         names = ("model_name_or_path", "dtype", "temperature", "gradient_checkpointing", "tree_attention", "lora")
         return {name: getattr(self, name) for name in names}
 
@@ -117,7 +116,7 @@ class ARPOConfig(OptionMethods):
 
     @override(AlgorithmConfig)
     def get_evaluation_config_object(self) -> AlgorithmConfig | None:
-        """Evaluation decodes one greedy trajectory per question unless `evaluation_config` says otherwise."""
+        """Evaluation decodes one trajectory per question greedily, unless `evaluation_config` changes that."""
         if not self.in_evaluation and not isinstance(self.evaluation_config, AlgorithmConfig):
             user = self.evaluation_config or {}
             defaults = {"explore": False, "branching": "never", "create_local_env_runner": False}
@@ -135,7 +134,7 @@ class ARPOConfig(OptionMethods):
         """
         if not self._validate_config:
             return
-        # This comes first: RLlib's own checks would advise users to set keys that ARPO refuses.
+        # This comes first, since RLlib's own checks would advise users to set keys that ARPO refuses.
         validation.check_keys(self)
         super().validate()
         validation.validate(self)

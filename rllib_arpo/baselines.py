@@ -1,4 +1,4 @@
-"""The algorithms that ARPO is compared with: the same algorithm with other switches."""
+"""Algorithms to compare ARPO with. Each is the same algorithm with other settings."""
 
 from ray.rllib.algorithms.algorithm import Algorithm
 
@@ -9,9 +9,9 @@ from rllib_arpo.arpo_config import ARPOConfig
 class GRPOConfig(ARPOConfig):
     """Group Relative Policy Optimization (arXiv 2402.03300): M independent rollouts, group-normalised advantages.
 
-    It differs from `ARPOConfig` in `branching` alone, so that a comparison of the two compares forks: both losses are
-    means over tokens. `.training(loss_aggregation="sequence_mean")` gives the paper's equation 3, a mean over sequences
-    of means over tokens; the paper's KL term is off unless `kl_coeff` is set.
+    It differs from `ARPOConfig` only in `branching`, so comparing the two measures the forks; both losses are means
+    over tokens. `.training(loss_aggregation="sequence_mean")` gives the paper's equation 3, a mean over sequences of
+    means over tokens. The paper's KL term is off unless you set `kl_coeff`.
     """
 
     def __init__(self, algo_class: type[Algorithm] | None = None):
@@ -36,9 +36,9 @@ class ReinforcePlusPlusConfig(ARPOConfig):
     """REINFORCE++ (arXiv 2501.03262): batch-normalised advantages, per-token k1 KL in the reward, no group mean.
 
     `.training(baseline="group")` gives the "-baseline" variant's group mean with GRPO's scale: `A = (r - group mean) /
-    (group std + 1e-6)`. The paper instead divides by one number for all tokens, the deviation of all centred rewards of
-    the batch: with `normalize_std=False`, `A = r - group mean` differs from the paper only by that factor. In both
-    cases the KL stays in the reward, undivided, while the paper's variant has a k2 term in the loss.
+    (group std + 1e-6)`. The paper divides by one number for all tokens, the standard deviation of the batch's centred
+    rewards; with `normalize_std=False`, `A = r - group mean` differs from the paper only by that factor. In both cases
+    the KL stays in the reward, undivided, while the paper's variant has a k2 term in the loss.
     """
 
     def __init__(self, algo_class: type[Algorithm] | None = None):
@@ -52,14 +52,15 @@ class ReinforcePlusPlusConfig(ARPOConfig):
 class AEPOConfig(ARPOConfig):
     """Agentic Entropy-Balanced Policy Optimization (arXiv 2510.14545): ARPO with more weight on uncertain tokens.
 
-    The rollout chooses N for each question, `N = M sigma(beta (H_root - H_tool))` (`pre_monitoring_sensitivity` is this
-    beta): H_root is measured on the first tokens of the question's first trajectory, which is kept, and H_tool on
-    earlier questions; the paper measures both on a probe that it samples first. P is multiplied by `1 - min(c l, 1)`
-    below l forked nodes in a row (`consecutive_fork_penalty` is c). The values of beta and c are this package's.
+    The rollout chooses N for each question: `N = M sigma(beta (H_root - H_tool))`, where beta is
+    `pre_monitoring_sensitivity`. It measures H_root on the first tokens of the question's first trajectory, which is
+    kept, and H_tool on earlier questions; the paper measures both on a probe that it samples first. Below l forked
+    nodes in a row it multiplies P by `1 - min(c l, 1)`, where c is `consecutive_fork_penalty`. The values of beta and c
+    are this package's choice.
 
     The update keeps the gradient of tokens above the upper clip bound (`keep_clipped_gradient`), and multiplies a
-    token's advantage by `1 + a z(H)` (`entropy_advantage_coeff`; 0.2 is the authors' code's). Nothing is clipped in an
-    update of a single step: a batch needs several minibatches or epochs.
+    token's advantage by `1 + a z(H)` (a is `entropy_advantage_coeff`; the authors' code has 0.2). An update with a
+    single step clips nothing, so a batch needs several minibatches or epochs.
     """
 
     def __init__(self, algo_class: type[Algorithm] | None = None):
@@ -72,13 +73,12 @@ class AEPOConfig(ARPOConfig):
 
 
 class TreeGRPOConfig(ARPOConfig):
-    """Tree-GRPO (arXiv 2509.21240): a trajectory is compared within its own tree and with all trees of the question.
+    """Tree-GRPO (arXiv 2509.21240): compares a trajectory within its own tree and with all trees of the question.
 
-    When the N initial trajectories have ended, M - N tool responses, drawn at random from each of their trees in turn,
-    get one child each; the authors' (M, N, L) = (2, 2, 1) is `num_initial_rollouts=2, num_rollouts=6`. That is one
-    round of expansion (their L = 1) if these trajectories have M - N nodes; if they have fewer, the nodes of the
-    children follow in further rounds. The paper's KL term is off unless `kl_coeff` is set; its authors' runs have
-    0.001.
+    When the N initial trajectories have ended, M - N of their tool responses get one child each: random ones, from each
+    tree in turn. The authors' (M, N, L) = (2, 2, 1) is `num_initial_rollouts=2, num_rollouts=6`. This is one round of
+    expansion (their L = 1) if the initial trajectories have M - N nodes; otherwise the children's nodes follow in more
+    rounds. The paper's KL term is off unless you set `kl_coeff`; the authors' runs have 0.001.
     """
 
     def __init__(self, algo_class: type[Algorithm] | None = None):

@@ -1,4 +1,4 @@
-"""Mistakes of the user, which one sentence explains; bugs, by contrast, need their traceback."""
+"""Errors for mistakes of the user, which a sentence explains. Bugs need their traceback instead."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,17 +7,17 @@ from rllib_arpo.envs.errors import BrokenToolError
 
 #: Exit status of a command or a recipe that the user interrupted (SIGINT, SIGTERM).
 INTERRUPTED = 130
-#: The errors that checks of a configuration raise: it is wrong, a package is missing, a tool does not start.
+#: The errors of a configuration's checks: it is wrong, a package is missing, or a tool does not start.
 CHECKS = (ValueError, ImportError, BrokenToolError)
 
 
 class CommandError(Exception):
-    """The command, its data or its output folder are at fault; the message is one sentence."""
+    """The command line, its data or its output folder is wrong; the message is one sentence."""
 
 
 @contextmanager
 def command_errors(kinds: tuple[type[Exception], ...] = CHECKS) -> Iterator[None]:
-    """Turns errors of these kinds into a `CommandError`. The default suits code that checks a configuration."""
+    """Turns errors of these kinds into a `CommandError`; the default is for code that checks a configuration."""
     try:
         yield
     except kinds as error:

@@ -1,4 +1,4 @@
-"""Failures of an env runner as values, and functions that restart or end such an env runner."""
+"""Describes failures of env runners as values, and restarts or ends such env runners."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 #: Seconds after which an env runner that does not answer counts as hung.
 ANSWER_TIMEOUT_S = 120.0
-#: Seconds that the process of an env runner gets to end by itself.
+#: Seconds that an env runner's process gets to end by itself.
 END_TIMEOUT_S = 10.0
-#: Seconds to wait for news of an env runner that could not be made: Ray may restart it first, with its engine.
+#: Seconds to wait for an env runner that could not be made, since Ray may first restart it with its engine.
 CONSTRUCTION_TIMEOUT_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why something failed. It travels as a value, since RLlib ends an env runner on any exception and drops the cause.
+    """Why something failed. It is a value, because RLlib ends an env runner at any exception and drops the cause.
 
     Attributes:
         message: one sentence.
         retry: whether a restarted env runner might succeed.
-        traceback: where it came from; may be empty.
+        traceback: the error's traceback, or empty.
     """
 
     message: str
@@ -38,17 +38,17 @@ class Failure:
 
 
 def restart_env_runner(manager: FaultTolerantActorManager, runner: int, timeout_s: float = END_TIMEOUT_S) -> None:
-    """Ends a hung or broken env runner, which Ray then restarts with its engine; until then it counts as unhealthy.
+    """Ends a hung or broken env runner. Ray then restarts it with its engine; until then it counts as unhealthy.
 
-    Returns when the process has ended. A process that `ray.kill` is about to end still answers pings; if RLlib took it
-    back into service, it would get questions for its broken engine.
+    The function returns when the process has ended. Until `ray.kill` has ended it, a process still answers pings; if
+    RLlib took it back into service, its broken engine would get questions.
 
     Args:
         timeout_s: how long the process may take to end by itself, and again after `ray.kill`.
     """
     actor = manager.actors()[runner]
     manager.set_actor_state(runner, healthy=False)
-    # The call fails when the process ends, for either reason.
+    # The call fails when the process ends, either way.
     call = actor.apply.remote(_end_process)
     if not ray.wait([call], timeout=timeout_s)[0]:
         ray.kill(actor, no_restart=False)
@@ -56,10 +56,10 @@ def restart_env_runner(manager: FaultTolerantActorManager, runner: int, timeout_
 
 
 def check_constructed(manager: FaultTolerantActorManager) -> None:
-    """Raises the error of an env runner's constructor, if there was one: RLlib logs it and goes on without the actor.
+    """Raises the error of an env runner's constructor, which RLlib only logs before it goes on without the actor.
 
     Raises:
-        RuntimeError: it names the env runner and has the error as its cause.
+        RuntimeError: the message names the env runner, and the cause is the constructor's error.
     """
     deadline = time.monotonic() + CONSTRUCTION_TIMEOUT_S
     for number in sorted({*manager.actor_ids()} - {*manager.healthy_actor_ids()}):
@@ -67,7 +67,7 @@ def check_constructed(manager: FaultTolerantActorManager) -> None:
             try:
                 ray.get(manager.actors()[number].ping.remote(), timeout=END_TIMEOUT_S)
                 break
-            except ActorUnavailableError:  # Ray restarts it.
+            except ActorUnavailableError:  # Ray is restarting it.
                 time.sleep(1.0)
             except GetTimeoutError:
                 continue
@@ -82,6 +82,6 @@ def _end_process(_env_runner: object) -> None:
 
 
 def end_env_runner(manager: FaultTolerantActorManager, runner: int) -> None:
-    """Ends an env runner for good; it stays unhealthy."""
+    """Ends an env runner for good."""
     ray.kill(manager.actors()[runner], no_restart=True)
     manager.set_actor_state(runner, healthy=False)

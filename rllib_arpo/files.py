@@ -1,4 +1,4 @@
-"""Replaces a file in one step; checksums of the files in a folder."""
+"""Replaces files in one step, and checks the files of a folder by their checksums."""
 
 import fcntl
 import hashlib
@@ -10,15 +10,15 @@ from typing import IO, Any
 
 from pyarrow.fs import FileSelector, FileSystem, LocalFileSystem
 
-#: In a folder: the SHA-256 of each file below it, by path. A subfolder with its own such file is left out.
+#: This file has the SHA-256 of each file below its folder, by path, except subfolders with their own such file.
 CHECKSUMS = "checksums.json"
 
 
 @contextmanager
 def replace_file(path: Path) -> Iterator[Path]:
-    """Gives the path of a new file, which replaces `path` when the block ends; after an error, `path` stays as it is.
+    """Gives the path of a new file, which replaces `path` when the block ends. After an error `path` is unchanged.
 
-    A reader sees the old file or the whole new one, also after a kill.
+    A reader sees the old file or the complete new one, even if the process is killed.
     """
     partial = path.with_name(f"{path.name}.partial")
     partial.unlink(missing_ok=True)
@@ -31,27 +31,27 @@ def replace_file(path: Path) -> Iterator[Path]:
         raise
 
 
-def take_lock(file: IO[Any], told: str) -> None:
-    """Locks an open file until it is closed; the kernel ends that when the process dies, however it dies.
+def take_lock(file: IO[Any], message: str) -> None:
+    """Locks an open file until it is closed, or until the process ends in any way.
 
     Raises:
-        ValueError: with the text `told`: another process has the lock. The file is closed.
+        ValueError: another process has the lock; the text is `message`. The file is then closed.
     """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
-        raise ValueError(told) from None
+        raise ValueError(message) from None
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Replaces a file with a value as JSON."""
+    """Writes a value as JSON, in place of the file."""
     with replace_file(path) as partial:
         partial.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def write_checksums(folder: str, filesystem: FileSystem) -> None:
-    """Writes `CHECKSUMS`, when all other files are complete."""
+    """Writes `CHECKSUMS`. Call it when all other files are complete."""
     files = [info.path for info in filesystem.get_file_info(FileSelector(folder, recursive=True)) if info.is_file]
     own = f"{folder}/{CHECKSUMS}"
     others = [path.removesuffix(CHECKSUMS) for path in files if path.endswith(f"/{CHECKSUMS}") and path != own]
@@ -68,7 +68,7 @@ def check_files(folder: str, filesystem: FileSystem) -> None:
     """Compares the files of a folder with its `CHECKSUMS`.
 
     Raises:
-        ValueError: a file is missing, `CHECKSUMS` as well, or is not the one that was saved.
+        ValueError: a file, or `CHECKSUMS`, is missing or is not the one that was saved.
     """
     own = f"{folder}/{CHECKSUMS}"
     if not filesystem.get_file_info(own).is_file:
@@ -88,7 +88,7 @@ def check_files(folder: str, filesystem: FileSystem) -> None:
 
 
 def check_all_files(folder: str | Path) -> None:
-    """`check_files` of a folder on this machine and of all within it that have their own `CHECKSUMS`."""
+    """Runs `check_files` on a local folder and on each folder within it that has its own `CHECKSUMS`."""
     for path in sorted({Path(folder, CHECKSUMS), *Path(folder).rglob(CHECKSUMS)}):
         check_files(str(path.parent), LocalFileSystem())
 

@@ -1,4 +1,4 @@
-"""One function decides what may be shown of a setting, an argument or an address, and be kept beside a run."""
+"""Hides secrets in settings, arguments and addresses before the package shows them or stores them with a run."""
 
 import ast
 import hashlib
@@ -13,24 +13,24 @@ _NAMES = r"(?:{}|(?<![a-z])(?:sig|pass|pat|pw|pin|sas|otp|jwt|dsn|cred))s?".form
     "key|token|password|passwd|pwd|passphrase|secret|credential|auth|oauth2|authorization|cookie|header|signature"
     "|bearer|webhook|webhook_url|session_?id|access_key_id|conn(?:ection)?_str(?:ing)?"
 )
-#: Ends of names whose values are hidden: "api_key", "--hf-token", "DB_PASSWORD", "headers".
+#: A name with such an end hides its value: "api_key", "--hf-token", "DB_PASSWORD", "headers".
 _SECRET = re.compile(f"{_NAMES}$", re.I)
-#: Names that hide the values which they contain: what a child process gets.
+#: Such a name, of what a child process gets, hides all values within it.
 _CONTAINERS = "env(?:iron(?:ment)?)?(?:_?var(?:iable)?)?s?|arg(?:s|v)?"
 _CONTAINER = re.compile(rf"(^|[_-])(?:{_CONTAINERS})$", re.I)
-#: The user's name and password in an address; a careless password has "@", "?" or "#".
+#: The user's name and password in an address; a password may contain "@", "?" or "#".
 _USER = re.compile(r"""(?<=://)[^\s/"']*@""")
-#: A secret's name and its value within a text: "?sig=a", "api_key: 'a'", "Authorization: Bearer a", "headers={...".
+#: A secret's name with its value in a text: "?sig=a", "api_key: 'a'", "Authorization: Bearer a", "headers={...".
 _NAMED = re.compile(
     rf"""(?<![\w.-])(?P<name>[\w.-]*{_NAMES})(?P<sign>["']?\s*[:=]\s*(?P<quote>["'])?)"""
     r"""(?P<value>(?(quote)(?:\\.|(?!(?P=quote)).)*|(?:[{\[(].*|(?:(?:basic|bearer|token)\s+)?[^\s&#,;"'}\])]+)))""",
     re.I,
 )
-#: Within a text: "env={...", which hides the rest of its line; "Authorization: Digest a"; "--token a".
+#: In a text: "env={..." (which hides the rest of its line), "Authorization: Digest a", "--token a".
 _CONTAINED = re.compile(rf"""(?<![\w.-])((?:[\w-]*[_-])?(?:{_CONTAINERS})["']?\s*[:=]\s*)[{{\[(].*""", re.I)
 _HEADER = re.compile(r"""(authorization["']?\s*[:=]\s*["']?)[^"'\n}\])]+""", re.I)
 _OPTION = re.compile(rf"(?<!\S)(--?[\w-]*{_NAMES})(\s+)(?![-*'])(\S+)", re.I)
-#: Secrets that are known without a name: tokens of well-known services, signed claims, private keys, an OAuth code.
+#: Secrets that need no name: tokens of well-known services, signed claims, private keys, OAuth codes.
 _KNOWN = re.compile(
     r"\b(?:sk-|hf_|gh[opsur]_|github_pat_|glpat-|xox[abeprs]-|AKIA|ASIA|AIza)[\w-]{16,}|\beyJ[\w-]+\.[\w-]+\.[\w-]*"
     r"|(?<=-----BEGIN )[^-]*PRIVATE KEY-----[^-]*|(?i:(?<=\bbearer )[^\s\"',;}\])]+|(?<=[?&]code=)[^\s&#]+)"
@@ -39,11 +39,11 @@ _NUMBER = re.compile(r"-?[\d.]+")
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """`value`, of JSON's types or JSON as text, without what may be a secret: names and shapes stay.
+    """`value` (of JSON's types, or JSON as text) without possible secrets; names and structure stay.
 
-    Hidden are the values whose names end like that of a secret, all values in `env` and `args`, the user information in
-    addresses, and the tokens of well-known services; within other texts, what follows a secret's name and "=" or ":",
-    or such an option. A number is shown if its name is plural ("max_tokens").
+    It hides values whose names end like a secret's, all values in `env` and `args`, user names and passwords in
+    addresses, and tokens of well-known services. In other texts it hides the words after a secret's name and "=" or
+    ":", and after such an option. A number with a plural name ("max_tokens") stays.
     """
     if isinstance(value, Mapping):
         hides = _SECRET.search(name) or _CONTAINER.search(name)
@@ -58,23 +58,23 @@ def without_secrets(value: Any, name: str = "") -> Any:
 
 
 def comparable(value: Any, name: str = "") -> Any:
-    """`without_secrets` for a comparison: each value that it changes gets 16 bits of its hash, as "*** 1a2b".
+    """`without_secrets` for comparisons: a hidden value gets 16 bits of its hash, such as "*** 1a2b".
 
-    So a change is seen, but for one of 65,536; of a secret, a reader learns no more than these bits.
+    A comparison then misses one change in 65,536, and a reader learns only these bits of a secret.
     """
     return _marked(without_secrets(value, name), value)
 
 
-def _marked(shown: Any, value: Any) -> Any:
-    if isinstance(shown, Mapping):
-        return {key: _marked(each, value[key]) for key, each in shown.items()}
-    if isinstance(shown, list):
-        return [_marked(*pair) for pair in zip(shown, value, strict=True)]
-    return shown if shown == value else f"{shown} {hashlib.sha256(repr(value).encode()).hexdigest()[:4]}"
+def _marked(public: Any, value: Any) -> Any:
+    if isinstance(public, Mapping):
+        return {key: _marked(each, value[key]) for key, each in public.items()}
+    if isinstance(public, list):
+        return [_marked(*pair) for pair in zip(public, value, strict=True)]
+    return public if public == value else f"{public} {hashlib.sha256(repr(value).encode()).hexdigest()[:4]}"
 
 
 def command_without_secrets(arguments: Sequence[str]) -> list[str]:
-    """The arguments of a command line, those hidden that belong to an option, or a NAME=VALUE, with a secret's name."""
+    """The arguments of a command line without the values of options, or of NAME=VALUE, with a secret's name."""
     words, option = [], ""
     for argument in arguments:
         name, equals, value = argument.partition("=")

@@ -1,6 +1,6 @@
-"""The terminal of a run: the package's own lines, without control characters; all other output is in a log file.
+"""Shows a run's own lines on the terminal, without control characters, and sends all other output to a log file.
 
-The recipes open a `RunTerminal`. Where none is open, `say` prints, and `activity` says nothing.
+The recipes open a `RunTerminal`. Without one `say` prints, and `activity` shows nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ logger = logging.getLogger("rllib_arpo")
 #: The format of the package's warnings.
 WARNING_FORMAT = "%(levelname)s rllib_arpo: %(message)s"
 STDOUT, STDERR = 1, 2
-#: Characters that move the cursor, colour, end a line, turn the direction of writing, or cannot be encoded.
+#: Characters that move the cursor, colour text, end a line, change the writing direction, or cannot be encoded.
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufff9-\ufffb\ud800-\udfff\U000e0000-\U000e007f]"
 )
@@ -31,12 +31,12 @@ _open: RunTerminal | None = None
 
 
 def printable(text: str) -> str:
-    """`text`, such as a model or a tool wrote it; control characters but \\n and \\t appear as Python writes them."""
+    """`text`, for example a model's, with Python's escapes for control characters other than \\n and \\t."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def short_path(path: str | Path) -> str:
-    """A path below the current folder, or below the user's own ("~"), in fewer letters."""
+    """The path without the current folder, or with "~" for the home folder."""
     for folder, name in ((Path.cwd(), ""), (Path.home(), "~/")):
         if Path(path).is_relative_to(folder):
             return f"{name}{Path(path).relative_to(folder)}"
@@ -52,7 +52,7 @@ def say(text: str) -> None:
 
 
 def say_once(text: str) -> None:
-    """Shows lines once in a run; the log has every occurrence."""
+    """Shows lines only once in a run; the log has them every time."""
     if _open is None:
         print(printable(text))
     else:
@@ -60,13 +60,13 @@ def say_once(text: str) -> None:
 
 
 def about(label: str, text: str) -> str:
-    """A line of a run's first screen."""
+    """A line of a run's first lines, with its label."""
     return f"{label:<9} {text}"
 
 
 @contextmanager
 def activity(line: str, label: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Says what begins, and shows a bar below the lines; call the result with what is done, and the total."""
+    """Says what begins, and shows a bar below the lines. The block calls the result with (done, total)."""
     terminal = _open
     if terminal is None:
         yield lambda _done, _total: None
@@ -79,22 +79,22 @@ def activity(line: str, label: str, unit: str = "") -> Iterator[Callable[[int, i
 
 
 def open_terminal() -> RunTerminal | None:
-    """The terminal of this process's run; None: there is none, and all output goes where it always does."""
+    """The open terminal of this process; None if there is none, and output goes to the usual places."""
     return _open
 
 
 class RunTerminal:
-    """While it is open, the terminal shows only its lines; the log has these and all other output of this process.
+    """While it is open, the terminal shows only its lines. The log has these and all other output of this process.
 
-    What children of the process write is in the log as well. An error that ends the run gets a note that names the log.
+    The log also has the output of child processes. An error that ends the run gets a note with the log's name.
 
     Args:
-        log: a file; it is continued if it exists.
+        log: a file; an existing one continues.
     """
 
     def __init__(self, log: Path):
         self.log = log
-        #: Of an activity, if standard output is a terminal.
+        #: An activity's bar, if standard output is a terminal.
         self._bar: tqdm[None] | None = None
         self._warned: set[str] = set()
         self._lock = threading.RLock()
@@ -125,17 +125,17 @@ class RunTerminal:
             error.add_note(f"The log of the run is {self.log}.")
 
     def say(self, text: str) -> None:
-        """Shows lines. A terminal that has gone ends no run."""
+        """Shows lines. The run goes on if the terminal is gone."""
         text = printable(text)
         with self._lock, suppress(OSError):
             with suppress(OSError):  # The log's disk is full.
                 os.write(STDOUT, f"{text}\n".encode())
-            if self._closed:  # A line of a thread that comes after the end.
+            if self._closed:  # A thread may write after the end.
                 return
             tqdm.write(text, file=self._screen)
 
     def warn(self, text: str) -> None:
-        """Shows a warning once; the log has every occurrence."""
+        """Shows a warning only once; the log has it every time."""
         with self._lock:
             is_new = text not in self._warned
             self._warned.add(text)
@@ -146,7 +146,7 @@ class RunTerminal:
             os.write(STDOUT, f"{printable(text)}\n".encode())
 
     def show(self, label: str, done: int, total: int, unit: str) -> None:
-        """Shows the bar below the lines, or moves it."""
+        """Shows the bar below the lines, or updates it."""
         with self._lock, suppress(OSError):
             if self._closed or not self._screen.isatty():
                 return
@@ -164,7 +164,7 @@ class RunTerminal:
 
 
 class _WarningsHandler(logging.Handler):
-    """Shows what the package logs in this process."""
+    """Shows the package's log messages of this process."""
 
     def __init__(self, terminal: RunTerminal):
         super().__init__()
@@ -176,7 +176,7 @@ class _WarningsHandler(logging.Handler):
 
 
 def _redirect(log: Path) -> tuple[int, int]:
-    """Sends standard output and error to the end of a file, also those of native code; returns where they went."""
+    """Appends standard output and error to a file, native code's as well; returns copies of the old descriptors."""
     log.parent.mkdir(parents=True, exist_ok=True)
     _flush()
     kept = os.dup(STDOUT), os.dup(STDERR)

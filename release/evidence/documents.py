@@ -1,12 +1,12 @@
-"""The tables of docs/evidence.md, from the rows that are kept.
+"""Makes the tables of docs/evidence.md from the stored rows.
 
 `make generated` writes them below the page's lines
 
     <!-- table: STUDY | BASELINE | HEADING | ARM ARM ... -->
 
-They are the lines of these arms in the table of this heading that
-`python -m release.evidence.study --table release/evidence/results/STUDY.parquet --baseline BASELINE` prints. A heading
-may be cut off where its beginning tells.
+A table has the lines of these arms from the table with this heading that
+`python -m release.evidence.study --table release/evidence/results/STUDY.parquet --baseline BASELINE` prints. The
+beginning of a heading is enough.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def table(asked: str) -> list[str]:
-    """The lines for "STUDY | BASELINE | HEADING | ARM ARM ...", as it stands on the page.
+    """The lines of a table, for the page's text "STUDY | BASELINE | HEADING | ARM ARM ...".
 
     Raises:
-        ValueError: the rows do not have such a heading, or not such an arm.
+        ValueError: the study's tables do not have the heading or an arm.
     """
     study, baseline, heading, arms = (part.strip() for part in asked.split("|"))
     parts = [part for part in printed(study, baseline).split("### ") if part.startswith(heading)]
@@ -41,7 +41,7 @@ def table(asked: str) -> list[str]:
 
 @cache
 def printed(name: str, baseline: str) -> str:
-    """All tables of a study, as its command prints them."""
+    """All tables of a study, like its command prints them."""
     study = read_study(study_of(name))
     rows = read_table(RESULTS / f"{name}.parquet")
     return all_tables(rows, baseline, study.accuracies_to_reach, study.calls)

@@ -1,15 +1,15 @@
-"""The table of how much the gradient of an update varies from batch to batch, arm by arm, at fixed weights.
+"""Prints how much the gradient of an update varies between batches at fixed weights, for each arm of a study.
 
     python -m release.evidence.gradient_variance --table release/evidence/results/variance/credits-small.parquet
 
-The rows were sampled once, and `SAMPLED_BY` is the last commit that samples some. Each arm of a study sampled batches
-with its own rollout from the cold-started model, with the same questions in all arms; the learner computed the gradient
-of the arm's own loss, before clipping, and took no step. `reference` are batches of the study's baseline with the
-questions in another order, four times as many: the other arms are compared with its mean gradient and its calls.
+The rows were sampled once; `SAMPLED_BY` is the last commit that can sample them. Each arm of a study sampled batches
+with its own rollout from the cold-started model, all arms with the same questions. The learner computed the gradient of
+the arm's loss before clipping, and took no step. The arm `reference` has four times as many batches of the study's
+baseline, with the questions in another order; we compare the other arms with its mean gradient and its calls.
 
-`n` batches gave the gradients g_1 .. g_n, each an independent estimate of the same mean. With G_ij = g_i . g_j
-the mean of G_ij over pairs of different batches is an unbiased estimate of the mean gradient's squared norm ("signal"),
-and what is left of the mean of G_ii is one of the trace of the covariance ("variance").
+`n` batches gave the gradients g_1 .. g_n, each an independent estimate of the same mean. Let G_ij = g_i . g_j. The mean
+of G_ij over pairs of different batches is an unbiased estimate of the mean gradient's squared norm ("signal"). The mean
+of G_ii minus the signal is an unbiased estimate of the trace of the covariance ("variance").
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ Row = Mapping[str, Any]
 def estimates(
     rows: Sequence[Row], reference_signal: float = float("nan"), num_resamples: int = NUM_RESAMPLES
 ) -> dict[str, np.ndarray]:
-    """Figures of an arm's batches, and of as many batches that are drawn from them.
+    """Figures of an arm's batches, and of bootstrap samples of the same size.
 
-    A batch that was drawn twice makes no pair with itself, so that the resampled signals have the right mean. Their
-    inner products are those of the sketches, moved to where the exact signal is. Arms with as many batches are drawn
-    alike: their ratios are paired, batch by batch.
+    A batch that is drawn twice makes no pair with itself, which gives the resampled signals the right mean. Their inner
+    products come from the sketches, shifted to agree with the exact signal. Arms with the same number of batches draw
+    the same ones, so their ratios are paired.
 
     Args:
-        rows: two or more, one a batch.
-        reference_signal: of the reference, whose batches are none of the arm's.
+        rows: a row for each batch, at least two.
+        reference_signal: the signal of the reference, which has other batches.
 
     Returns:
-        Arrays of [1 + resamples], of the batches themselves first:
+        Arrays of [1 + resamples]; the first entry is for the batches themselves:
         "calls" of a batch; "variance"; "signal"; "signal_to_noise" of one batch; "calls_to_signal", the calls of a
-        batch whose signal is as large as its noise, infinite where no signal is seen; "cosine" of the mean gradient and
-        the reference's, NaN where no signal is seen.
+        batch whose signal equals its noise (infinite without a positive signal); "cosine" between the mean gradient
+        and the reference's (NaN without a positive signal).
     """
     n = len(rows)
     norms, sketches = column(rows, "squared_norm"), column(rows, "sketch")
@@ -55,7 +55,7 @@ def estimates(
     products = sketches @ sketches.T
     np.fill_diagonal(products, 0.0)
     pairs = n**2 - (counts**2).sum(1)
-    # One batch alone, drawn n times, has no pair.
+    # A single batch, drawn n times, has no pair.
     signal = np.einsum("ri,ij,rj->r", counts, products, counts, optimize=True) / np.where(pairs > 0, pairs, np.nan)
     signal += exact - signal[0]
     calls, variance = counts @ column(rows, "tool_calls") / n, counts @ norms / n - signal
@@ -76,20 +76,20 @@ def column(rows: Sequence[Row], name: str) -> np.ndarray:
 
 
 def interval(values: np.ndarray) -> tuple[float, float, float]:
-    """Of [1 + resamples], the sample itself first: its value, and percentiles of the others (NaN: there is none)."""
+    """The first of [1 + resamples] values, and percentiles of the others (NaN if there are none)."""
     resampled = values[1:][~np.isnan(values[1:])]
     if not len(resampled):
         return float(values[0]), float("nan"), float("nan")
-    # Of neighbours: between a number and infinity there is none.
+    # "nearest", since nothing lies between a number and infinity.
     low, high = np.quantile(resampled, ((1 - LEVEL) / 2, (1 + LEVEL) / 2), method="nearest")
     return float(values[0]), float(low), float(high)
 
 
 def table(rows: Sequence[Row], baseline: str) -> str:
-    """In Markdown, one line an arm; intervals are 95 % bootstrap intervals over batches.
+    """The table in Markdown, with a line for each arm and 95 % bootstrap intervals over batches.
 
-    Arms differ in the size of their mean gradients, so that their variances alone do not compare; the calls after which
-    signal and noise are equal do.
+    Variances alone cannot be compared, since the arms' mean gradients differ in size. The calls after which signal and
+    noise are equal can.
     """
     arms: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["batch"]):
@@ -109,8 +109,8 @@ def table(rows: Sequence[Row], baseline: str) -> str:
             cells.append("" if arm == baseline else _show(own["calls_to_signal"] / base))
         cells.append("" if arm == REFERENCE else _show(own["cosine"]))
         lines.append(f"| {' | '.join(cells)} |")
-    told = [f"{name}: {', '.join(sorted({row[name] for row in rows}))}" for name in ("commit", "machine")]
-    return "\n".join([*lines, "", *told])
+    origin = [f"{name}: {', '.join(sorted({row[name] for row in rows}))}" for name in ("commit", "machine")]
+    return "\n".join([*lines, "", *origin])
 
 
 def _show(values: np.ndarray) -> str:

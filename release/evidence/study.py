@@ -1,12 +1,12 @@
-"""Runs a study: arms over seeds, a few runs at a time; then its tables and its learning curves.
+"""Runs a study, each arm with each seed and a few runs at a time; then makes its tables and learning curves.
 
     python -m release.evidence.study release/evidence/studies/trails_small.yaml --output DIR --arms grpo threshold
     python -m release.evidence.study --table release/evidence/results/trails-small.parquet
     python -m release.evidence.study my_study.yaml --table DIR/rows.parquet
 
-The same command goes on where it was stopped: finished runs are kept if they have the settings that the study's file
-gives them now, a run that was cut off is begun again. DIR gets the rows of each run and its log, `rows.parquet` with
-those of all finished runs, `tables.md` and `curves.png`. `--table` runs nothing. The exit status is 1 if a run failed.
+After an interruption the same command continues: it keeps finished runs, if their settings are still those of the
+study's file, and starts unfinished runs again. DIR gets the rows and the log of each run, `rows.parquet` with the rows
+of all finished runs, `tables.md` and `curves.png`. `--table` runs nothing. The exit status is 1 if a run failed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run, whose rows are in the folder `output`."""
+    """A run, whose rows are in the folder `output`."""
 
     study: Study
     arm: Arm
@@ -71,7 +71,7 @@ class Job:
 
     @property
     def source(self) -> Job | None:
-        """The run whose fork rate this one has."""
+        """The run whose fork rate this run takes."""
         name = self.arm.fork_rate_of
         return None if name is None else Job(self.study, self.study.arms[name], self.seed, self.output)
 
@@ -80,7 +80,7 @@ class Job:
         return self.source is None or self.source.is_finished
 
     def check(self) -> None:
-        """Raises ValueError if rows, also the source's, have other settings, version or fork rate than they would."""
+        """Raises a ValueError if existing rows, or the source's, have other settings, version or fork rate."""
         if self.source is not None:
             self.source.check()
         rows = read_run(self.path)
@@ -90,20 +90,19 @@ class Job:
         for column, value in wanted.items():
             if rows and rows[0][column] != value:
                 raise ValueError(
-                    f"{self.path}: is of a run with {column}={rows[0][column]!r} and not {value!r}; "
-                    f"take another --output."
+                    f"{self.path}: its run had {column}={rows[0][column]!r}, not {value!r}; name another --output."
                 )
 
 
 def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | None, output: Path) -> list[Job]:
-    """Runs seed by seed, so that what there is after a while can be paired; each once.
+    """The runs, each once and seed by seed, so unfinished studies already have pairs.
 
     Args:
-        arms: None: all.
-        seeds: None: each arm's own.
+        arms: None: all arms.
+        seeds: None: each arm's own seeds.
 
     Raises:
-        ValueError: there is no such arm.
+        ValueError: an arm does not exist.
     """
     found = [Job(study, arm, seed, output) for arm in study.arms_to_run(arms) for seed in set(seeds or arm.seeds)]
     return sorted(found, key=lambda job: job.seed)
@@ -132,16 +131,16 @@ def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subp
                 pending.remove(job)
                 running.append((job, start(job)))
             if not running:
-                print(f"not run, since the run whose fork rate they have is missing: {'; '.join(map(str, pending))}")
+                print(f"not run, since the run with their fork rate is missing: {'; '.join(map(str, pending))}")
                 return [*failed, *pending]
             time.sleep(POLL_S)
             for job, process in [one for one in running if one[1].poll() is not None]:
                 first = False
                 running.remove((job, process))
                 failed += [job] if process.returncode else []
-                told = f"failed, see {job.path.with_suffix('.log')}" if process.returncode else "done"
+                outcome = f"failed, see {job.path.with_suffix('.log')}" if process.returncode else "done"
                 done, minutes = total - len(pending) - len(running), (time.monotonic() - begin) / 60
-                print(f"{job}: {told}; {done} of {total} runs after {minutes:.0f} min", flush=True)
+                print(f"{job}: {outcome}; {done} of {total} runs after {minutes:.0f} min", flush=True)
     finally:
         for _, process in running:
             process.terminate()
@@ -149,15 +148,15 @@ def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subp
 
 
 def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Popen]:
-    """Starts a run as a process of its own, whose output is the run's log; such processes share the cores.
+    """Returns a function that starts a run in its own process with a log; such processes share the cores.
 
-    Its current folder is this one, where a user's recipe may lie.
+    The processes keep the current folder, where a user's recipe may be.
 
     Args:
         lock: each run holds it until it ends.
 
     Raises:
-        ValueError: runs of another call of the study, which may have been killed itself, write into the folder.
+        ValueError: runs of an earlier call, which itself may have been killed, still write into the folder.
     """
     folder = Path(lock.name).parent
     take_lock(lock, f"{folder}: runs of an earlier call still write into it; wait for them, or end them.")
@@ -177,7 +176,7 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
 
 
 def run_study(study: Study, args: argparse.Namespace) -> int:
-    """Runs what is missing, and shows what there is; the number of runs that failed."""
+    """Runs what is missing, and shows all results; returns the number of runs that failed."""
     jobs = jobs_of(study, args.arms, args.seeds, args.output)
     args.output.mkdir(parents=True, exist_ok=True)
     with (args.output / "lock").open("w") as lock:
@@ -192,7 +191,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
 
 
 def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
-    """Prints the tables of the arms that are asked for; into `args.output`, if it is given, go they and the curves."""
+    """Prints the tables of the chosen arms, and writes tables and curves into `args.output`, if it is given."""
     chosen = [row for row in rows if args.arms is None or row["arm"] in args.arms]
     tables = all_tables(chosen, args.baseline or study.baseline, study.accuracies_to_reach, study.calls)
     print(tables)
@@ -204,9 +203,9 @@ def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
 
 
 def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
-    """Trains, evaluates before the first and after every `arm.evaluate_every`-th iteration, and writes the rows.
+    """Trains and writes the rows; evaluates before training and after every `arm.evaluate_every`-th iteration.
 
-    Rows that a killed run of this arm and seed has left are deleted first.
+    First it deletes the rows of a killed run of this arm and seed.
     """
     arguments = arguments_of(study, arm, seed, output)
     algorithm = make_algorithm(study.recipe, [*arguments, "--seed", str(seed)])
@@ -225,7 +224,7 @@ def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
 
 
 def arguments_of(study: Study, arm: Arm, seed: int, output: Path) -> list[str]:
-    """Of the recipe, with the fork rate of the run in `output` whose rate this one has."""
+    """The recipe's arguments, with the fork rate of another run in `output` if the arm needs one."""
     source = arm.fork_rate_of
     rate = None if source is None else fork_rate(read_run(run_path(output, source, seed)))
     return study.all_arguments(arm, rate)
@@ -243,11 +242,11 @@ def make_algorithm(recipe_name: str, arguments: Sequence[str]) -> Any:
 
 
 def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
-    """One iteration: adds to the totals, and returns the figures of the iteration alone."""
+    """Trains an iteration: adds to the totals, and returns the iteration's own figures."""
     begin, cpu_begin = time.perf_counter(), time.process_time()
     result = algorithm.train()
     totals["seconds"] += time.perf_counter() - begin
-    # Those of engines in processes of their own are not known here.
+    # The CPU time of engines in other processes is not known here.
     alone = algorithm.config.num_env_runners == 0
     totals["cpu_seconds"] = totals["cpu_seconds"] + time.process_time() - cpu_begin if alone else None
     rollout = result["env_runners"]
@@ -262,13 +261,13 @@ def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
-    """The number at `path`; RLlib reports NaN for what an earlier iteration had and this one has not."""
+    """The number at `path`. RLlib reports NaN for metrics that only an earlier iteration had."""
     value = number_at(result, *path)
     return None if value is None or math.isinf(value) else value
 
 
 def provenance(study: Study, arm: Arm, arguments: Sequence[str]) -> dict[str, Any]:
-    """A row's facts of how and where it was made; `tree` are git's hashes of the package and of the environments."""
+    """How and where a row was made; `tree` has git's hashes of the package and of the environments."""
     here = machine()
     return {
         "arguments": shlex.join(arguments),
@@ -287,17 +286,17 @@ def package_version() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("study", type=Path, nargs="?", help="a file of release/evidence/studies, or one of your own")
+    parser.add_argument("study", type=Path, nargs="?", help="a file in release/evidence/studies, or your own")
     parser.add_argument("--output", type=Path, help="folder of the runs")
-    parser.add_argument("--arms", nargs="+", help="default: all")
+    parser.add_argument("--arms", nargs="+", help="default: all arms")
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")
-    parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the study")
-    parser.add_argument("--table", type=Path, metavar="ROWS", help="the tables of a .parquet file; runs nothing")
-    parser.add_argument("--here", action="store_true", help="one run, in this process")
+    parser.add_argument("--seeds", nargs="+", type=int, help="default: the study's seeds")
+    parser.add_argument("--table", type=Path, metavar="ROWS", help="print the tables of a .parquet file; run nothing")
+    parser.add_argument("--here", action="store_true", help="do a single run, in this process")
     args = parser.parse_args()
     if args.table is None and (args.study is None or args.output is None):
-        parser.error("a study and --output are needed, or --table.")
-    # The runs that were started end with the study.
+        parser.error("give a study and --output, or --table.")
+    # Ends the runs together with the study.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         rows = [] if args.table is None else read_table(args.table)

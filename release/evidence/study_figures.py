@@ -1,7 +1,7 @@
-"""The results of a study's runs, and the tests of differences between its arms: pure functions of their rows.
+"""Computes the figures of a study's runs and tests differences between arms: pure functions of their rows.
 
-Between evaluations accuracy is taken to run along straight lines. Runs are compared up to a number of calls that the
-study names; one that executed fewer has no figure there.
+Between evaluations the accuracy is interpolated linearly. Runs are compared up to a number of calls that the study
+sets; a run with fewer calls has no such figure.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rllib_arpo.core.intervals import estimate_all
 
 NUM_POINTS = 101
 CALLS, UPDATES = "tool_calls", "iteration"
-#: Figure: the calls of the updates of "mean over updates", which some runs go on after.
+#: Figure: the calls up to the last update of "mean over updates". Some runs have more updates.
 CALLS_OF_UPDATES = "calls up to there"
-#: Totals of a run, by the names that tables give them.
+#: Name of a run's total in tables -> its column.
 COSTS = {
     "calls": CALLS,
     "generated tokens": "generated_tokens",
@@ -29,13 +29,13 @@ COSTS = {
 }
 #: Arm -> seed -> figure -> its value.
 Figures = Mapping[str, Mapping[int, Mapping[str, float]]]
-#: Metrics of an iteration of which a run has the mean.
+#: Metrics of an iteration; a run has their means.
 MEANS = (*ROLLOUT_METRICS, *LEARNER_METRICS, "distinct_answers")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All rows of an arm and seed, in the order of their iterations; the first and the last have an accuracy."""
+    """All rows of an arm and seed in the order of their iterations. The first and the last have an accuracy."""
 
     arm: str
     seed: int
@@ -46,22 +46,22 @@ class Run:
         return [row for row in self.rows if row["accuracy"] is not None]
 
     def column(self, name: str) -> list[float]:
-        """Of the rows with an accuracy."""
+        """The column's values in the rows with an accuracy."""
         return [row[name] for row in self.evaluated]
 
     @property
     def calls(self) -> int:
-        """Executed by the whole run."""
+        """Tool calls that the whole run executed."""
         return self.rows[-1][CALLS]
 
 
 def finished_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
-    """The runs that came to their last iteration, and the names of the others.
+    """The runs that reached their last iteration, and the names of the others.
 
-    A row that does not tell its run's last iteration is of a study whose runs are all equally long.
+    If rows do not have their run's last iteration, all runs of the study have the same length.
 
     Raises:
-        ValueError: a run lacks its calls, or its first or last accuracy, or runs of a seed, which are compared in
+        ValueError: a run lacks its calls or its first or last accuracy, or the runs of a seed, which are compared in
             pairs, did not begin with the same model.
     """
     by_run: dict[tuple[str, int], list[Row]] = {}
@@ -78,7 +78,7 @@ def finished_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
     first: dict[int, Run] = {}
     for run in finished:
         if None in (run.rows[0]["accuracy"], run.rows[-1]["accuracy"], *(row[CALLS] for row in run.rows)):
-            raise ValueError(f"{run.arm}, seed {run.seed}: lacks its {CALLS}, or its first or last accuracy.")
+            raise ValueError(f"{run.arm}, seed {run.seed}: has no {CALLS}, or no first or last accuracy.")
         one = first.setdefault(run.seed, run)
         if run.rows[0]["accuracy"] != one.rows[0]["accuracy"]:
             raise ValueError(
@@ -89,17 +89,17 @@ def finished_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
 
 
 def accuracies_at(run: Run, column: str, values: np.ndarray) -> np.ndarray:
-    """[p] -> [p], along straight lines between evaluations."""
+    """[p] -> [p], with linear interpolation between evaluations."""
     return np.interp(values, run.column(column), run.column("accuracy"))
 
 
 def mean_accuracy(run: Run, column: str, last: float) -> float:
-    """The mean accuracy for `column` from 0 to `last`."""
+    """The mean accuracy while `column` goes from 0 to `last`."""
     return float(accuracies_at(run, column, np.linspace(0, last, NUM_POINTS)).mean())
 
 
 def cost_to_reach(run: Run, accuracy: float, column: str = CALLS) -> float | None:
-    """The total in `column` when the run first had this accuracy; None: it never had it, and is censored at its end."""
+    """The total in `column` when the run first had this accuracy; None if it never had it (censored at its end)."""
     totals, accuracies = run.column(column), run.column("accuracy")
     for i, reached in enumerate(accuracies):
         if reached >= accuracy:
@@ -111,7 +111,7 @@ def cost_to_reach(run: Run, accuracy: float, column: str = CALLS) -> float | Non
 
 
 def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, float]]]:
-    """Arm -> seed -> figures; NaN are a mean over no iteration and figures at `calls` of a run with fewer calls."""
+    """Arm -> seed -> figures. NaN are means over no iteration, and figures at `calls` of a run with fewer calls."""
     last_update = min(run.rows[-1][UPDATES] for run in runs)
     found: dict[str, dict[int, dict[str, float]]] = {}
     for run in runs:
@@ -142,14 +142,14 @@ class Reach:
     """The cost that an arm needs for an accuracy: executed calls, tokens or seconds.
 
     Attributes:
-        reached, runs: how many of how many runs had it; the others are censored.
-        median: of the costs, a run that is censored needing more than any other; None: it is censored itself.
-        horizon: the cost up to which every run is known: that of the leanest run, of the arm and of the baseline, that
-            never had the accuracy. Infinite where every run had it.
-        restricted_mean: the mean of min(cost, horizon), over the arm's runs.
-        pairs: the number of seeds that both have.
-        ratio: of the restricted means to the baseline's over those seeds (`ratio_of_means`). None without two such
-            seeds, or without costs. Censored runs bring it nearer to 1.
+        reached, runs: how many of how many runs reached the accuracy; the others are censored.
+        median: the median cost, where a censored run costs more than any other; None if it is censored.
+        horizon: the smallest total cost of a run of the arm or the baseline that never reached the accuracy, so every
+            run is known up to there. Infinite if all runs reached it.
+        restricted_mean: the mean of min(cost, horizon) over the arm's runs.
+        pairs: the number of seeds that arm and baseline share.
+        ratio: the restricted mean divided by the baseline's, over these seeds (`ratio_of_means`). None with fewer than
+            two such seeds, or without costs. Censored runs pull it towards 1.
     """
 
     reached: int
@@ -162,7 +162,7 @@ class Reach:
 
 
 def reach(arm: Mapping[int, Run], baseline: Mapping[int, Run], accuracy: float, column: str = CALLS) -> Reach:
-    """Args: runs by seed; all have the total `column`."""
+    """Args: `arm`, `baseline`: seed -> run; all runs have the total `column`."""
     costs, of_baseline = (
         {seed: cost_to_reach(run, accuracy, column) for seed, run in runs.items()} for runs in (arm, baseline)
     )
@@ -194,8 +194,8 @@ def _restricted(cost: float | None, horizon: float) -> float:
 def ratio_of_means(values: np.ndarray, others: np.ndarray) -> tuple[float, float, float] | None:
     """mean(values) / mean(others), both [n], with its 95 % interval; None with fewer than two pairs, or a mean of 0.
 
-    The interval is Student's t interval of the ratio's logarithm, to first order in the values: of the mean of
-    values / mean(values) - others / mean(others), pair by pair.
+    The interval is Student's t interval for the logarithm of the ratio, to first order in the values: for the mean over
+    pairs of values / mean(values) - others / mean(others).
     """
     if len(values) < 2 or not (values.mean() and others.mean()):
         return None
@@ -206,12 +206,12 @@ def ratio_of_means(values: np.ndarray, others: np.ndarray) -> tuple[float, float
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The differences of an arm to another one.
+    """The differences between an arm and another one.
 
     Attributes:
-        differences: [seeds], over the seeds for which both arms have the figure.
-        p: of a paired t test, two-sided; None below `min_seeds` seeds.
-        corrected: p after Holm's correction for all comparisons of the family that have one.
+        differences: [seeds], for the seeds with the figure in both arms.
+        p: the p of a two-sided paired t test; None with fewer than `min_seeds` seeds.
+        corrected: p after Holm's correction for all comparisons of the family that have a p.
     """
 
     arm: str
@@ -222,11 +222,11 @@ class Comparison:
 
 
 def compare(found: Figures, pairs: Sequence[tuple[str, str]], figure: str, min_seeds: int) -> list[Comparison]:
-    """A family of comparisons.
+    """Compares pairs of arms as a family.
 
     Args:
-        found: arm -> seed -> figures (`figures`).
-        pairs: (arm, the other arm).
+        found: arm -> seed -> figures, from `figures`.
+        pairs: (arm, other arm).
     """
     differences = [paired(found, arm, other, figure) for arm, other in pairs]
     ps = [paired_p(values) if len(values) >= min_seeds else None for values in differences]
@@ -238,7 +238,7 @@ def compare(found: Figures, pairs: Sequence[tuple[str, str]], figure: str, min_s
 
 
 def paired(found: Figures, arm: str, other: str, figure: str) -> np.ndarray:
-    """[seeds]: the arm's figure less the other arm's, over the seeds for which both have it."""
+    """[seeds]: the arm's figure minus the other arm's, for the seeds with the figure in both."""
     own, base = (
         {seed: run[figure] for seed, run in found.get(name, {}).items() if not np.isnan(run[figure])}
         for name in (arm, other)
@@ -247,16 +247,16 @@ def paired(found: Figures, arm: str, other: str, figure: str) -> np.ndarray:
 
 
 def paired_p(differences: np.ndarray) -> float:
-    """The two-sided p of Student's t for a mean of 0. Args: differences [n], n >= 2."""
+    """The two-sided p of Student's t test for a mean of 0. Args: `differences`: [n], n >= 2."""
     if differences.std(ddof=1) <= 1e-12 * np.abs(differences).max():
         return float(differences.mean() == 0)
     return float(ttest_1samp(differences, 0).pvalue)
 
 
 def holm(ps: Sequence[float]) -> list[float]:
-    """The p of m tests, corrected by Holm: the i-th smallest times m + 1 - i, at least the one before, at most 1."""
+    """Holm's correction of m p values: the i-th smallest times m + 1 - i, but at least the previous one, at most 1."""
     corrected, largest = [0.0] * len(ps), 0.0
-    for rank, place in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
-        largest = max(largest, min((len(ps) - rank) * ps[place], 1.0))
-        corrected[place] = largest
+    for rank, index in enumerate(sorted(range(len(ps)), key=ps.__getitem__)):
+        largest = max(largest, min((len(ps) - rank) * ps[index], 1.0))
+        corrected[index] = largest
     return corrected

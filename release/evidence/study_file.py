@@ -1,22 +1,23 @@
-"""The file of a study: a task, how long it is trained, seeds, and the arms that are compared.
+"""Reads the file of a study: a task, the length of its runs, seeds, and the arms to compare.
 
     recipe: tuned_examples.trails_small_arpo    # a module with `parser`, `make_model(args)`, `make_config(model, args)`
-    arguments: --lr 4e-4                        # of the recipe, for every arm
+    arguments: --lr 4e-4                        # the recipe's arguments for every arm
     iterations: 24
     evaluate_every: 3
     seeds: [0, 1, 2]
     jobs: 2                                     # runs at a time
-    baseline: grpo                              # the arm that the others are compared with
+    baseline: grpo                              # the other arms are compared with this one
     accuracies_to_reach: [0.7, 0.8]
-    calls: 9000                                 # up to which runs are compared at equal calls
+    calls: 9000                                 # runs are compared up to this number of calls
     arms:
       grpo: --algo GRPO
       threshold: ""
       random: {arguments: --branching random, fork_rate_of: threshold}
       lean: {arguments: --algo GRPO --num-rollouts 8, iterations: 48, evaluate_every: 6, seeds: [0, 1]}
 
-`fork_rate_of` adds `--random-fork-probability`: the fork rate that the other arm had with the same seed. An arm whose
-options were removed since has `last_commit`, the last one that runs it: its rows are shown, and it is not run.
+`fork_rate_of` adds `--random-fork-probability` with the fork rate that the other arm had with the same seed. If options
+of an arm have since been removed, `last_commit` is the last commit that runs it; the tables show its rows, but it
+cannot run.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def _words(line: Any) -> Any:
 
 
 class _Runs(BaseModel):
-    """The keys that a study has for all arms, and an arm for itself."""
+    """The keys that a study sets for all arms, and an arm for itself."""
 
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
@@ -52,15 +53,15 @@ class _Runs(BaseModel):
 
 
 class Arm(_Runs):
-    """One way to train.
+    """An arm of a study.
 
     Attributes:
-        name: begins the names of the files with its rows and its logs.
-        arguments: of the recipe, beside the study's.
+        name: the first part of the names of its files.
+        arguments: arguments of the recipe in addition to the study's.
         iterations: updates of a run.
         evaluate_every: updates between two evaluations.
-        fork_rate_of: the arm whose fork rate is this one's random fork probability, seed by seed.
-        last_commit: the last one that runs the arm, if that is an earlier one.
+        fork_rate_of: another arm, whose fork rate becomes this arm's random fork probability, seed by seed.
+        last_commit: the last commit that runs the arm, if newer ones do not.
     """
 
     name: Annotated[str, Field(pattern=r"^\w[\w.-]*$")]
@@ -69,7 +70,7 @@ class Arm(_Runs):
 
 
 class Study(_Runs):
-    """The contents of a study's file; `arms` are in its order, and `path` is the file."""
+    """The contents of a study's file `path`, with its arms in order."""
 
     path: Path
     recipe: str
@@ -81,16 +82,17 @@ class Study(_Runs):
 
     @model_validator(mode="before")
     @classmethod
-    def _complete_arms(cls, said: dict[str, Any]) -> dict[str, Any]:
-        """An arm that is a text alone is its arguments; what it does not say is the study's."""
-        shared = {key: said[key] for key in ("iterations", "evaluate_every", "seeds") if key in said}
+    def _complete_arms(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Completes each arm with the study's keys. A text alone is an arm's arguments."""
+        shared = {key: given[key] for key in ("iterations", "evaluate_every", "seeds") if key in given}
 
         def complete(name: str, arm: Any) -> Any:
             own = {"arguments": arm} if isinstance(arm, str) else arm
             return {"name": name, **shared, **own} if isinstance(own, dict) else own
 
-        arms = said.get("arms")
-        return said | {"arms": {name: complete(name, arms[name]) for name in arms}} if isinstance(arms, dict) else said
+        arms = given.get("arms")
+        completed = {name: complete(name, arms[name]) for name in arms} if isinstance(arms, dict) else arms
+        return given if arms is None else given | {"arms": completed}
 
     @model_validator(mode="after")
     def _check_arms(self) -> Study:
@@ -99,7 +101,7 @@ class Study(_Runs):
         for name, arm in self.arms.items():
             if arm.iterations % arm.evaluate_every:
                 raise ValueError(
-                    f"arm {name}: iterations={arm.iterations} cannot be divided by evaluate_every={arm.evaluate_every}."
+                    f"arm {name}: iterations={arm.iterations} is not a multiple of evaluate_every={arm.evaluate_every}."
                 )
             if arm.fork_rate_of is None:
                 continue
@@ -115,10 +117,10 @@ class Study(_Runs):
         return self.path.stem.replace("_", "-")
 
     def arms_named(self, names: Sequence[str] | None) -> list[Arm]:
-        """The arms of these names, in the file's order; None: all.
+        """The arms with these names, in the file's order; None: all arms.
 
         Raises:
-            ValueError: there is no such arm.
+            ValueError: an arm does not exist.
         """
         for name in names or ():
             if name not in self.arms:
@@ -126,16 +128,16 @@ class Study(_Runs):
         return [arm for arm in self.arms.values() if names is None or arm.name in names]
 
     def arms_to_run(self, names: Sequence[str] | None) -> list[Arm]:
-        """As `arms_named`.
+        """Like `arms_named`.
 
         Raises:
-            ValueError: there is no such arm, or it uses options that were removed.
+            ValueError: an arm does not exist, or uses options that were removed.
         """
         arms = self.arms_named(names)
         if gone := [arm for arm in arms if arm.last_commit is not None]:
-            told = ", ".join(arm.name for arm in gone)
+            listed = ", ".join(arm.name for arm in gone)
             raise ValueError(
-                f"{self.path}: {gone[0].last_commit} is the last commit that runs {told}: options were removed; "
+                f"{self.path}: {listed} cannot run, since options were removed after commit {gone[0].last_commit}; "
                 "name other arms."
             )
         return arms
@@ -146,46 +148,46 @@ class Study(_Runs):
         return [*self.arguments, *arm.arguments, *own]
 
     def settings_hash(self, arm: Arm) -> str:
-        """A hash over all that decides an arm's runs except the seed: the study's file and the recipe's code.
+        """A hash of everything that decides an arm's runs except the seed: the study's file and the recipe's code.
 
-        Rows state the package's version separately.
+        Rows have the package's version in another column.
         """
         arms = [arm] if arm.fork_rate_of is None else [arm, self.arms[arm.fork_rate_of]]
-        said = [(self.all_arguments(one), one.iterations, one.evaluate_every) for one in arms]
-        text = json.dumps([self.recipe, recipe_code(self.recipe), said])
+        settings = [(self.all_arguments(one), one.iterations, one.evaluate_every) for one in arms]
+        text = json.dumps([self.recipe, recipe_code(self.recipe), settings])
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def recipe_code(recipe: str) -> str:
-    """The code of a recipe's module, without comments and the module's documentation.
+    """The code of a recipe's module without comments and the module's docstring.
 
     Raises:
-        ValueError: there is no such module.
+        ValueError: the module does not exist.
     """
     try:
         spec = importlib.util.find_spec(recipe)
     except (ImportError, ValueError):
         spec = None
     if spec is None or not str(spec.origin).endswith(".py"):
-        raise ValueError(f"recipe: there is no module {recipe!r}; the current folder and PYTHONPATH are searched.")
+        raise ValueError(f"recipe: there is no module {recipe!r} in the current folder or on PYTHONPATH.")
     module = ast.parse(Path(spec.origin).read_text())
     module.body = module.body[1:] if ast.get_docstring(module) else module.body
     return ast.unparse(module)
 
 
 def study_of(name: str) -> Path:
-    """The file of a study of this repository, by the name that its rows have."""
+    """The file of a study in this repository, by the name in its rows."""
     return FOLDER / f"{name.replace('-', '_')}.yaml"
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice, of which YAML keeps the last."""
+    """Refuses a mapping with the same key twice; YAML would keep the last one."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [key.value for key, _ in node.value]
         if twice := [key for key, _ in node.value if keys.count(key.value) > 1]:
             raise yaml.MarkedYAMLError(
-                problem=f"the key {twice[0].value!r} is there twice", problem_mark=twice[-1].start_mark
+                problem=f"the key {twice[0].value!r} appears twice", problem_mark=twice[-1].start_mark
             )
         return super().construct_mapping(node, deep)
 
@@ -194,19 +196,19 @@ def read_study(path: Path) -> Study:
     """Reads and checks the file of a study.
 
     Raises:
-        ValueError: a key is missing or unknown, its value breaks its rule, or it does not fit to another one.
+        ValueError: a key is missing or unknown, breaks its rule, or does not fit to another key.
     """
     if not path.is_file():
         raise ValueError(f"{path}: there is no such study; name its file before --table.")
     try:
-        said = yaml.load(path.read_text(), _Loader)
+        given = yaml.load(path.read_text(), _Loader)
     except (yaml.YAMLError, ValueError) as error:  # ValueError: not UTF-8, or a date that does not exist.
-        raise ValueError(f"{path}: not YAML ({' '.join(str(error).split())}).") from error
-    if not isinstance(said, dict):
+        raise ValueError(f"{path}: is not YAML ({' '.join(str(error).split())}).") from error
+    if not isinstance(given, dict):
         raise ValueError(f"{path}: must be a dict of keys.")
     try:
-        return Study.model_validate(said | {"path": path})
+        return Study.model_validate(given | {"path": path})
     except ValidationError as error:
         first = error.errors()[0]
-        place = "".join(f"{part}: " for part in first["loc"])
-        raise ValueError(f"{path}: {place}{first['msg'].removeprefix('Value error, ')}") from None
+        keys = "".join(f"{part}: " for part in first["loc"])
+        raise ValueError(f"{path}: {keys}{first['msg'].removeprefix('Value error, ')}") from None

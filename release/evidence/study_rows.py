@@ -1,8 +1,8 @@
-"""The rows of a study: one an iteration and run. A run's file gets each row at once; collected they are one table.
+"""Reads and writes the rows of a study: a row for each iteration of each run, in a file per run and in one table.
 
-Iteration 0 is before the first update. Totals (`tool_calls`, tokens, seconds) are of all iterations so far; the other
-figures are of the row's own iteration, null where it has none. `cpu_seconds` are those of all threads of the run's
-process, which other runs beside it change less than `seconds`.
+Iteration 0 is before the first update. Totals (`tool_calls`, tokens, seconds) sum all iterations so far; the other
+figures describe the row's own iteration, and are null if it has none. `cpu_seconds` sums all threads of the run's
+process; other runs at the same time change it less than `seconds`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ LEARNER_METRICS = {
     "grad_norm": ("grad_norm",),
     "policy_entropy": ("entropy",),
 }
-#: All columns with their types. Rows of earlier studies lack some.
+#: All columns and their types. Rows of earlier studies lack some.
 COLUMNS: dict[str, pa.DataType] = {
     **dict.fromkeys(("study", "arm"), pa.string()),
     **dict.fromkeys(("seed", "iteration", "last_iteration"), pa.int64()),
@@ -62,12 +62,12 @@ COLUMNS: dict[str, pa.DataType] = {
 
 
 def run_path(output: Path, arm: str, seed: int) -> Path:
-    """The file of a run, one JSON object a line."""
+    """The file of a run, with a JSON object in each line."""
     return output / f"{arm}-{seed}.jsonl"
 
 
 def append_row(path: Path, row: Row) -> None:
-    """The row is on the disk when this returns; a column that it lacks is null."""
+    """Writes a row to the disk; missing columns become null."""
     with path.open("a") as file:
         file.write(json.dumps({name: row.get(name) for name in COLUMNS}, allow_nan=False) + "\n")
         file.flush()
@@ -98,7 +98,7 @@ def read_table(path: Path) -> list[dict[str, Any]]:
         known = [name for name in COLUMNS if name in table.column_names]
         rows = table.select(known).cast(pa.schema([(name, COLUMNS[name]) for name in known])).to_pylist()
     if not rows or any(row.get(name) is None for row in rows for name in ("arm", "seed", "iteration")):
-        raise DataError(f"{path}: has no rows of a study, each of an arm, a seed and an iteration.")
+        raise DataError(f"{path}: has no rows of a study, which need an arm, a seed and an iteration.")
     return in_order({name: _or_null(row.get(name)) for name in COLUMNS} for row in rows)
 
 
@@ -113,12 +113,12 @@ def in_order(rows: Iterable[Row]) -> list[Any]:
 
 
 def is_finished(rows: Sequence[Row], iterations: int) -> bool:
-    """Whether a run has one row of every iteration up to its last."""
+    """Whether a run has a row for every iteration up to its last."""
     return [row["iteration"] for row in rows] == list(range(iterations + 1))
 
 
 def fork_rate(rows: Sequence[Row]) -> float:
-    """The mean over a run's iterations of the share of decided nodes that were forked.
+    """The share of decided nodes that were forked, as the mean over a run's iterations.
 
     Raises:
         ValueError: no iteration decided anything.

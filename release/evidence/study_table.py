@@ -1,10 +1,10 @@
-"""The tables of a study, in Markdown, and its learning curves, made of its raw rows alone.
+"""Makes the tables of a study in Markdown, and its learning curves, from its rows alone.
 
-`a ± s (d [low, high])`: mean and standard deviation over seeds; the difference to the baseline over the seeds that both
-have, paired, with its 95 % interval over these seeds (Student's t), if there are at least five. A figure that not all
-seeds have says of how many it is. All runs of a study start from one model and are evaluated on the same questions:
-intervals are over what a seed changes, the order of training questions and what is sampled. Intervals are not corrected
-for the number of arms; the p of the comparisons are, by Holm, for all comparisons of a table.
+`a ± s (d [low, high])` is mean and standard deviation over seeds, and the paired difference to the baseline over the
+seeds that both have, with its 95 % t interval if there are at least five. A figure that some seeds lack says how many
+have it. All runs of a study start from the same model and are evaluated on the same questions, so intervals cover what
+a seed changes: the order of training questions, and sampling. Intervals are not corrected for the number of arms; the p
+of comparisons are, with Holm's method for all comparisons of a table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rllib_arpo.core.intervals import estimate_all
 ACCURACIES = ("accuracy at equal updates", "mean over updates", "mean over calls", "accuracy at equal calls")
 #: Figure of decisive steps -> its column.
 DECISIVE = {"decisive_auc": "AUC of dH", "decisive_fork_share": "forks at decisive steps"}
-#: The tested figures: the primary figure, and the secondary one.
+#: The tested figures: the primary one, and the secondary one.
 TESTED = ("accuracy at equal calls", "mean over updates")
 #: Figure -> decimals.
 COSTS = dict.fromkeys(study_figures.COSTS, 0)
@@ -48,19 +48,19 @@ ENTROPIES = {
     "initial_entropy": 3, "after_tool_entropy": 3, "delta": 3, "delta_p10": 3, "delta_p50": 3, "delta_p90": 3,
     "policy_entropy": 3,
 }  # fmt: skip
-#: Fewer values have no interval: it would be their range, or wider.
+#: Fewer values get no interval, which would be as wide as their range or wider.
 MIN_SEEDS = 5
 #: Column -> the axis of its curves.
 AXES = {UPDATES: "updates", CALLS: "executed tool calls"}
 
 
 def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], calls: int) -> str:
-    """Every table of the runs that came to their end, the names of the others, and where the rows are from.
+    """All tables of the finished runs, the names of the others, and the origin of the rows.
 
     Args:
-        baseline: the arm that the others are compared with, if it is there.
-        accuracies: to be reached, a table for each.
-        calls: up to which runs are compared at equal calls.
+        baseline: the other arms are compared with this one, if it is there.
+        accuracies: for each accuracy there is a table of the costs to reach it.
+        calls: runs are compared up to this number of calls.
     """
     runs, unfinished = finished_runs(rows)
     if not runs:
@@ -89,9 +89,9 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
 
 
 def accuracy_table(found: Figures, arms: Sequence[str], baseline: str) -> str:
-    """Args: arms: in the order of the lines.
+    """The table of accuracies; `arms` is the order of its lines.
 
-    Columns of decisive steps only where the task has some, calls of the updates only where runs go on after these.
+    It has columns for decisive steps if the task has some, and calls of the updates if some runs have more updates.
     """
     shown = [name for name in DECISIVE if any(len(_values(found[arm], name)) for arm in arms)]
     goes_on = any(run[CALLS_OF_UPDATES] < run["calls"] for arm in arms for run in found[arm].values())
@@ -110,7 +110,7 @@ def accuracy_table(found: Figures, arms: Sequence[str], baseline: str) -> str:
 
 
 def _comparisons(runs: Sequence[Run], found: Figures, arms: Sequence[str], baseline: str) -> Iterator[str]:
-    """Headings and tables: each arm against the baseline, and each arm against random forks at its own fork rate."""
+    """Headings and tables that compare each arm with the baseline, and with random forks at its own fork rate."""
     families = {
         f"### Each arm against {baseline}, p corrected by Holm": [(arm, baseline) for arm in arms if arm != baseline],
         "### Each arm against random forks at its rate, p corrected by Holm": sorted(
@@ -124,12 +124,12 @@ def _comparisons(runs: Sequence[Run], found: Figures, arms: Sequence[str], basel
 
 
 def comparison_table(found: Figures, pairs: Sequence[tuple[str, str]]) -> str:
-    """The differences in both figures, each with p and with p corrected for all `pairs`; no p below `MIN_SEEDS`."""
+    """The differences in both figures, with p and with p corrected for all `pairs`, if there are `MIN_SEEDS` seeds."""
     header = ["arm", "compared with", "seeds", *(part for figure in TESTED for part in (figure, "p", "p corrected"))]
     by_figure = [compare(found, pairs, figure, MIN_SEEDS) for figure in TESTED]
     lines = []
     for of_pair in zip(*by_figure, strict=True):
-        # One number, unless the figures are of different seeds: then in their order.
+        # One number, or a number for each figure if their seeds differ.
         seeds = " and ".join(dict.fromkeys(str(len(one.differences)) for one in of_pair if len(one.differences))) or "0"
         lines.append([of_pair[0].arm, of_pair[0].other, seeds, *(cell for one in of_pair for cell in _tested(one))])
     return _markdown(header, lines)
@@ -146,9 +146,9 @@ def _small(p: float) -> str:
 
 
 def reach_table(by_arm: Mapping[str, Mapping[int, Run]], baseline: str, accuracy: float) -> str:
-    """Calls up to an accuracy, and every cost up to it as a share of the baseline's.
+    """The calls to reach an accuracy, and each cost as a share of the baseline's.
 
-    With a run that never had the accuracy, costs count up to the horizon (`Reach.horizon`).
+    If a run never reached the accuracy, costs count up to the horizon (`Reach.horizon`).
     """
     header = ["arm", "reached", "median calls", "horizon", "mean calls up to it"]
     header += [f"{cost} / {baseline}" for cost in study_figures.COSTS]
@@ -174,7 +174,7 @@ def _ratio(runs: Mapping[int, Run], base: Mapping[int, Run], accuracy: float, co
 
 
 def means_table(found: Figures, arms: Sequence[str], decimals: Mapping[str, int]) -> str:
-    """Means over seeds of the means over iterations, with their 95 % intervals over seeds; those that some arm has."""
+    """Means over seeds of means over iterations, with 95 % intervals over seeds, for the metrics that some arm has."""
     shown = {name: places for name, places in decimals.items() if any(len(_values(found[arm], name)) for arm in arms)}
     lines = []
     for arm in arms:
@@ -191,13 +191,13 @@ def means_table(found: Figures, arms: Sequence[str], decimals: Mapping[str, int]
 def _origin(runs: Sequence[Run], unfinished: Sequence[str]) -> str:
     lines = []
     for column in ("package_version", "commit", "tree", "machine"):
-        told = {row[column] or "not recorded" for run in runs for row in run.rows}
-        lines.append(f"- {column.replace('_', ' ')}: {', '.join(sorted(told))}")
+        values = {row[column] or "not recorded" for run in runs for row in run.rows}
+        lines.append(f"- {column.replace('_', ' ')}: {', '.join(sorted(values))}")
     return "\n".join([*lines, f"- left out, not finished: {'; '.join(unfinished) or 'none'}"])
 
 
 def _values(by_seed: Mapping[int, Mapping[str, float]], name: str) -> np.ndarray:
-    """[seeds], those that have the figure."""
+    """[seeds], for the seeds that have the figure."""
     values = np.array([run[name] for run in by_seed.values()], dtype=float)
     return values[~np.isnan(values)]
 
@@ -208,7 +208,7 @@ def _plain_mean(by_seed: Mapping[int, Mapping[str, float]], name: str) -> str:
 
 
 def _compared(found: Figures, arm: str, baseline: str, name: str) -> str:
-    """A figure of an arm, its difference to the baseline's, and of how many seeds it is, if not of all."""
+    """A figure of an arm, its difference to the baseline's, and the number of its seeds if some lack it."""
     values = _values(found[arm], name)
     if not len(values):
         return "too few calls"
@@ -218,7 +218,7 @@ def _compared(found: Figures, arm: str, baseline: str, name: str) -> str:
 
 
 def _difference(found: Figures, arm: str, baseline: str, name: str) -> str:
-    """Returns "" unless both arms have the figure for two seeds."""
+    """The difference with its interval, or "" unless both arms have the figure for two seeds."""
     differences = paired(found, arm, baseline, name)
     return "" if arm == baseline or len(differences) < 2 else f" ({_with_interval(differences)})"
 
@@ -248,7 +248,7 @@ def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def curves(runs: Sequence[Run], column: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Arm -> (values of `column` [p], accuracies [seeds, p]), up to the end of its shortest run."""
+    """Arm -> (values of `column` [p], accuracies [seeds, p]), up to the end of the arm's shortest run."""
     found = {}
     for arm in sorted({run.arm for run in runs}):
         own = [run for run in runs if run.arm == arm]
@@ -258,9 +258,9 @@ def curves(runs: Sequence[Run], column: str) -> dict[str, tuple[np.ndarray, np.n
 
 
 def draw_curves(runs: Sequence[Run], path: Path) -> None:
-    """Accuracy against updates and against executed tool calls, one line an arm: the mean over seeds.
+    """Draws each arm's mean accuracy over seeds against updates and against executed tool calls.
 
-    Bands are 95 % intervals of the mean over seeds, as in the tables; an arm with fewer than `MIN_SEEDS` has none.
+    Bands are the tables' 95 % intervals over seeds; an arm with fewer than `MIN_SEEDS` seeds has no band.
     """
     import matplotlib
 

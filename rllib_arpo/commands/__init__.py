@@ -1,8 +1,8 @@
-"""`python -m rllib_arpo COMMAND`, which is also installed as `rllib-arpo COMMAND`.
+"""Runs `rllib-arpo COMMAND`, which is also `python -m rllib_arpo COMMAND`.
 
-A command is a module of this package with `add_arguments(parser)` and `run(args, argv)`, which returns the exit status
-and raises a `CommandError` where the command line, the data or the output folder is wrong; the docstring's first line
-is its description. It is imported only when a user calls it, so that help is quick.
+A command is a module of this package with `add_arguments(parser)` and `run(args, argv)`. `run` returns the exit status,
+and raises a `CommandError` if the command line, the data or the output folder is wrong. The first line of the module's
+docstring describes the command in its help. A module is imported only when its command runs, which keeps help quick.
 """
 
 import argparse
@@ -20,16 +20,16 @@ WRONG = 2
 
 #: Command -> its line in the list of all commands.
 COMMANDS = {
-    "evaluate": "ask a model a task's questions, with the tools of training",
-    "entropy": "where a model is unsure after tool responses, and what each rule would fork",
-    "show": "draw the recorded trees of a run, or its curves, as HTML pages",
-    "log-run": "log the folder of a run or of an evaluation to MLflow",
+    "evaluate": "score models on tasks, with the sampler and the tools of training",
+    "entropy": "show where a model is unsure after tool responses, and what each rule would fork",
+    "show": "draw a run's recorded trees, or its curves, as HTML pages",
+    "log-run": "log a run or an evaluation to MLflow, from its folder",
     "cold-start": "fine-tune a model on tool-use transcripts",
-    "export": "make a Hugging Face model of a checkpoint",
-    "index": "build a search index of files",
-    "new": "write an environment to begin with: a class, rows, tests, a training",
+    "export": "turn a checkpoint into a Hugging Face model",
+    "index": "build a search index from files",
+    "new": "write a new environment: a class, rows, tests, a training script",
     "try": "play a world by hand or at random, and fork it",
-    "doctor": "check this machine, and whether a run fits its memory",
+    "doctor": "check this machine, and whether a run fits into its memory",
     "import-cache": "add known search results to a cache",
 }
 
@@ -40,20 +40,20 @@ def command_module(name: str) -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command that `argv` (default: that of this process) names; returns the exit status."""
+    """Runs the command that `argv` (default: this process's arguments) names; returns the exit status."""
     given = sys.argv[1:] if argv is None else list(argv)
     if os.getcwd() not in sys.path and "" not in sys.path:
-        # As with `python -m`: "module:name" finds the files that lie here.
+        # Like `python -m`: "module:name" then finds files in this folder.
         sys.path.insert(0, os.getcwd())
     args = _parser().parse_args(given[:1])
     return run_command(args.command, given[1:])
 
 
 def run_command(name: str, argv: Sequence[str]) -> int:
-    """Runs the command `name` with its own arguments. A `CommandError` is one sentence, and the status `WRONG`."""
+    """Runs the command `name`. A `CommandError` prints its sentence and gives the status `WRONG`."""
     module = command_module(name)
     parser = argparse.ArgumentParser(prog=f"{PROGRAM} {name}", description=(module.__doc__ or "").partition("\n")[0])
-    parser.add_argument("--traceback", action="store_true", help="of an error, also show where it came from")
+    parser.add_argument("--traceback", action="store_true", help="with an error, also print its traceback")
     module.add_arguments(parser)
     args = parser.parse_args(argv)
     # Not earlier: importing the command's module takes longer than printing help.
@@ -77,8 +77,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="ARPO for language models that call tools.",
-        epilog=f"commands:\n{lines}\n\n{PROGRAM} COMMAND --help tells the arguments of one.",
+        epilog=f"commands:\n{lines}\n\n{PROGRAM} COMMAND --help lists the arguments of a command.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="one of those below")
+    parser.add_argument("command", metavar="COMMAND", choices=COMMANDS, help="a command from the list below")
     return parser

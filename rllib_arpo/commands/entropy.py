@@ -1,11 +1,11 @@
-"""Shows where a model is unsure: entropies by token position, dH after tool responses, what each rule would fork.
+"""Shows where a model is unsure: entropy by token, its rise dH after tool responses, and what each rule would fork.
 
     rllib-arpo entropy --model FOLDER --tasks gsm8k --data gsm8k=test.jsonl --limit 50 --output DIR
 
-Samples with the sampler and the tools of training, without forks, and keeps the entropy of every generated token. Into
-DIR go a figure for each task (`entropy-TASK.png`), the record of the questions (docs/watch.md) as `rllib-arpo
-evaluate --entropies` writes it, and `entropy.json` (curves, rises and rules with their intervals, and what was run
-where). The same command draws the figure anew without asking.
+The command samples without forks, with training's sampler and tools, and keeps the entropy of every generated token. It
+writes a figure for each task (`entropy-TASK.png`), the record of the questions (docs/watch.md), like `rllib-arpo
+evaluate --entropies`, and `entropy.json`: curves, rises and rules with their intervals, command and machine. A second
+call draws the figure again and asks nothing.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import origin
 
 SUMMARY = "entropy.json"
-#: Option, a key of `BranchingParams`, -> the rule of its value; defaults are ARPO's.
+#: Option and key of `BranchingParams` -> the rule for its value. The defaults are ARPO's.
 BRANCHING_OPTIONS = {
     "branch_width": at_least(1),
     "branch_base_probability": PROBABILITY,
@@ -38,14 +38,14 @@ BRANCHING_OPTIONS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     defaults, add = ARPOConfig(), parser.add_argument
     add("--model", required=True, help=MODEL_HELP)
-    add("--output", default="entropy", help="folder of the figure, the record and the summary")
-    add("--window", type=positive, default=defaults.entropy_window, help="k, the tokens of which dH is made")
-    add("--positions", type=positive, default=64, help="tokens of a turn that the curves show")
+    add("--output", default="entropy", help="folder for figures, record and summary")
+    add("--window", type=positive, default=defaults.entropy_window, help="k: dH compares the first k tokens of turns")
+    add("--positions", type=positive, default=64, help="the curves show this many tokens of a turn")
     add("--entropy-normalization", choices=ENTROPY_NORMALIZATIONS, default=defaults.entropy_normalization,
-        help="the units of dH in figure and tables")  # fmt: skip
+        help="units of dH in figures and tables")  # fmt: skip
     for name in BRANCHING_OPTIONS:
         default = getattr(defaults, name)
-        add(f"--{name.replace('_', '-')}", type=type(default), default=default, help="of the fork rules")
+        add(f"--{name.replace('_', '-')}", type=type(default), default=default, help="as in ARPOConfig")
     add_sampling_arguments(parser)
     parser.set_defaults(samples=4, entropies=True)
 
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
         for arm, results in stored:
             questions = list(results.questions())
             if not any(True for question in questions for _ in question.turns()):
-                raise CommandError(f"The task {arm.task!r}: no turn was sampled; all trajectories failed.")
+                raise CommandError(f"The task {arm.task!r} has no turn to measure: all its trajectories failed.")
             vocab_size = questions[0].settings[VOCAB_SIZE]
             found.append(task_entropy(arm.task, questions, vocab_size, entropy_settings))
             # A task may be called "module:Class".

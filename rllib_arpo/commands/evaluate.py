@@ -1,16 +1,16 @@
-"""Evaluates models that call tools, with the sampler and the tools of training.
+"""Scores models on tasks, with the sampler and the tools of training.
 
     rllib-arpo evaluate --model FOLDER --tasks gsm8k --data gsm8k=test.jsonl --samples 5 --limit 50
 
-Prints a table with an interval for every metric, and writes `summary.json` and a record into the folder --output: the
-record (docs/watch.md) gets a file for each question as soon as it has ended. If the command is killed, the same
-command continues where it stopped, and asks again the questions that a broken tool (a judge or a server that could not
-be reached, ...) or the engine ended. `rllib-arpo show` draws the questions. `--compare CHECKPOINT` adds the paired
-difference to the first model, `--baselines direct,tools` the first model without tools and with tools.
+The command prints a table with an interval for every metric, and writes `summary.json` and a record (docs/watch.md)
+into the folder --output. Each finished question is a file of the record. If the command is killed, run it again: it
+continues where it stopped, and repeats questions that a broken tool (such as a judge or a server that did not answer)
+or the engine ended. `rllib-arpo show` draws the questions. `--compare CHECKPOINT` adds a model and its paired
+difference to the first one; `--baselines direct,tools` asks the first model without tools and with tools.
 
-`--suite math,knowledge` asks the tasks of the paper's suites. With several tasks the command ends with a table of
-methods by tasks, with the average over tasks. `--model METHOD=MODEL` names a model's row; models of the same method are
-its seeds, whose scores are averaged. A model that was evaluated into the same folder before is not asked again.
+`--suite math,knowledge` asks the tasks of the paper's suites. With several tasks the command also prints a table of
+methods by tasks, with their average. `--model METHOD=MODEL` names a model's row; models with the same METHOD are seeds,
+and the table averages their scores. Models that have results in the folder are not asked again.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from rllib_arpo.redaction import without_secrets
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", action="append", required=True, metavar="[METHOD=]MODEL",
-        help=f"{MODEL_HELP}; repeat it for more arms; those of one METHOD share a row of the table")  # fmt: skip
-    add("--compare", action="append", default=[], help="a further model: the same as a further --model")
-    add("--baselines", default="", help=f"arms of the first model beside the one with tools: {', '.join(STYLES)}")
-    add("--output", default="evaluation", help="folder of the results; continues the evaluation that it holds")
+        help=f"{MODEL_HELP}; repeat it to compare models; models with one METHOD share a row")  # fmt: skip
+    add("--compare", action="append", default=[], help="one more model; the same as one more --model")
+    add("--baselines", default="", help=f"also ask the first model in these styles: {', '.join(STYLES)}")
+    add("--output", default="evaluation", help="folder for the results; an evaluation that is there continues")
     add("--entropies", action="store_true", help="keep the entropy of every generated token in the record")
-    add("--no-mlflow", dest="mlflow", action="store_false", help="log no MLflow run")
+    add("--no-mlflow", dest="mlflow", action="store_false", help="do not log to MLflow")
     add_sampling_arguments(parser)
 
 
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     try:
         _evaluate(args, argv)
     except KeyboardInterrupt:
-        print(f"\nInterrupted: {args.output} has all finished questions; the same command continues.", file=sys.stderr)
+        print(f"\nInterrupted. {args.output} has the finished questions; the same command continues.", file=sys.stderr)
         return INTERRUPTED
     return 0
 
@@ -70,7 +70,7 @@ def _evaluate(args: argparse.Namespace, argv: Sequence[str]) -> None:
 
 
 def _check_mlflow() -> None:
-    """Before the engine starts. A server may be down until the evaluation has ended.
+    """Opens a local store before the engine starts. A server is only needed at the end.
 
     Raises:
         ValueError: the local store cannot be opened.
@@ -90,4 +90,4 @@ def _log_to_mlflow(folder: Path) -> None:
         log_folder(folder)
     except Exception as error:  # The stores behind MLflow raise errors of a dozen libraries.
         command = f"`rllib-arpo log-run {folder} --store {without_secrets(store_uri())}`"
-        print(f"MLflow lacks a part of the evaluation ({one_line(error)}): log it with {command}.", file=sys.stderr)
+        print(f"MLflow did not take the whole evaluation ({one_line(error)}): log it with {command}.", file=sys.stderr)

@@ -1,9 +1,9 @@
-"""Makes an ordinary Hugging Face model from a checkpoint.
+"""Turns a checkpoint into an ordinary Hugging Face model.
 
     rllib-arpo export CHECKPOINT OUTPUT --dtype bfloat16
 
-A checkpoint holds the weights as Hugging Face and PEFT read them: `learner_group/learner/rl_module/default_policy/`
-has a folder "huggingface" or, of a LoRA, "adapter". This command merges an adapter into its base, and changes the type.
+Hugging Face and PEFT can also read the weights in a checkpoint: they are in the folder "huggingface", for a LoRA
+"adapter", of `learner_group/learner/rl_module/default_policy/`. This command merges an adapter and converts the dtype.
 """
 
 import argparse
@@ -14,7 +14,7 @@ from rllib_arpo.policy.module_checkpoint import export_model
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("checkpoint", help="folder of an algorithm's checkpoint")
+    parser.add_argument("checkpoint", help="folder of the checkpoint")
     parser.add_argument("output", help="folder for the model")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: as trained")
 

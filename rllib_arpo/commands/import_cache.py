@@ -12,8 +12,8 @@ from rllib_arpo.errors import command_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("cache", help="the sqlite file, which is made if it is not there")
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a JSON file; later ones win")
+    parser.add_argument("cache", help="the sqlite file; a missing one is made")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a JSON file; later files overwrite earlier ones")
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -21,5 +21,5 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
         cache = ResultCache(args.cache)
         for file in args.files:
             print(f"{file}: {cache.import_json(file)} entries.")
-        print(f"{args.cache}: {len(cache)} entries now.")
+        print(f"{args.cache}: {len(cache)} entries in total.")
     return 0

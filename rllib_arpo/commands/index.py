@@ -1,9 +1,9 @@
-"""Builds a search index of passages in a folder.
+"""Builds a search index of passages from files.
 
     rllib-arpo index --output FOLDER FILE...
 
-Files: .jsonl and .parquet (one passage a row: "text" or "contents", perhaps "title"), .json (a list of such rows, or a
-cache of search results: every distinct "Page N: ..." is a passage).
+Each row of a .jsonl or .parquet file is a passage, with "text" or "contents" and perhaps a "title". A .json file is a
+list of such rows, or a cache of search results, in which every distinct "Page N: ..." is a passage.
 """
 
 import argparse
@@ -17,10 +17,10 @@ from rllib_arpo.errors import command_errors
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE")
-    parser.add_argument("--output", required=True, metavar="FOLDER", help="the folder of the index")
+    parser.add_argument("--output", required=True, metavar="FOLDER", help="folder for the index")
     parser.add_argument("--text-column", help=f"default: the first of {', '.join(TEXT_COLUMNS)} that a row has")
     parser.add_argument("--title-column", default=TITLE_COLUMN, help="default: %(default)s")
-    parser.add_argument("--overwrite", action="store_true", help="replace an index that is there")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing index")
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:

@@ -1,9 +1,9 @@
-"""Logs the folder of a run, or of an evaluation, to MLflow: whatever the store does not have yet.
+"""Logs a run or an evaluation to MLflow from its folder, and skips what the store already has.
 
     rllib-arpo log-run ~/ray_results/ARPO_... --store http://mlflow:5000
     rllib-arpo log-run evaluation/ --store sqlite:///mlflow.db
 
-It needs no other file, so it also logs runs whose store was down. A second call changes nothing.
+The folder has everything, so this also works if the store was down during the run. A second call changes nothing.
 """
 
 import argparse
@@ -18,9 +18,9 @@ from rllib_arpo.redaction import without_secrets
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("folder", help="of a trial, of an experiment with its trials, or the --output of an evaluation")
+    add("folder", help="folder of a trial, of an experiment with its trials, or of an evaluation (its --output)")
     add("--store", metavar="URI", help="default: MLFLOW_TRACKING_URI, or sqlite:///mlflow.db")
-    add("--experiment", metavar="NAME", help="default: that of the run's callback, or as the callback chooses it")
+    add("--experiment", metavar="NAME", help="default: the one that the run's callback has or would choose")
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -35,6 +35,6 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
         try:
             store = log_folder(each, args.store, args.experiment)
         except Exception as error:  # The stores behind MLflow raise errors of a dozen libraries.
-            raise CommandError(f"{each}: not all of it is in MLflow ({one_line(error)}).") from error
+            raise CommandError(f"{each}: MLflow did not take all of it ({one_line(error)}).") from error
         print(f"{each} is in MLflow: {without_secrets(store.uri)}")
     return 0

@@ -1,4 +1,4 @@
-"""Draws the recorded trees of a run, or its curves, as HTML pages that need no network.
+"""Draws a run's recorded trees, or its curves, as HTML pages that need no network.
 
     rllib-arpo show ~/ray_results/ARPO_... --output pages
     rllib-arpo show TRIAL/trees/evaluation-00008.parquet --question ID
@@ -29,16 +29,12 @@ PAGES, PLOTS, LIMIT = "pages", "plots", 200
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("record", nargs="?", metavar="RUN_OR_FILE", help="a parquet file of a record, or the folder of a run")
-    add("--question", metavar="ID", help="only this question, each time that it was recorded")
-    add(
-        "--compare",
-        nargs=2,
-        metavar=("A", "B"),
-        help="two records: shows each question as it was first in A and last in B, side by side",
-    )
-    add("--plots", action="store_true", help="draws the curves of a run instead of its trees")
-    add("--output", metavar="FOLDER", help=f"for the files; default: {PAGES}, with --plots {PLOTS}")
-    add("--limit", type=int, metavar="N", help=f"at most so many pages, the last ones; default: {LIMIT}")
+    add("--question", metavar="ID", help="only this question, every time it was recorded")
+    add("--compare", nargs=2, metavar=("A", "B"),
+        help="two records: put each question's first tree in A beside its last tree in B")  # fmt: skip
+    add("--plots", action="store_true", help="draw the curves of the run instead of its trees")
+    add("--output", metavar="FOLDER", help=f"folder for the files; default: {PAGES}, with --plots {PLOTS}")
+    add("--limit", type=int, metavar="N", help=f"draw at most the last N questions; default: {LIMIT}")
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -66,7 +62,7 @@ def _check(args: argparse.Namespace) -> None:
         raise CommandError(f"--limit {args.limit}: must be at least 1.")
     unread = [name for name in ("compare", "question", "limit") if getattr(args, name) is not None]
     if args.plots and unread:
-        raise CommandError(f"--{unread[0]}: --plots draws no trees.")
+        raise CommandError(f"--{unread[0]}: not with --plots, which draws no trees.")
 
 
 def _first_plots(place: str) -> "list[Drawn]":

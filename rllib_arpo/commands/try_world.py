@@ -1,9 +1,9 @@
-"""Plays a world by hand or at random, forks it, and says how and in how many milliseconds.
+"""Plays a world by hand or at random, forks it, and says by which method and how fast it forks.
 
-rllib-arpo try env.json                                     # reads actions from the standard input
+rllib-arpo try env.json                                     # reads actions from standard input
 rllib-arpo try env.json --random 10 --words left right up down
 
-The file holds an `env_config` with a "world". An action is a text, or a call:
+The file has an `env_config` with a "world". An action is a text, or a call such as
 {"name": "buy", "arguments": {"item": 3}}.
 """
 
@@ -40,26 +40,26 @@ _SERVICE = re.compile(r"Connect|Timeout|Network|Unreachable|Unavailable|Operatio
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("config", help="a JSON file with the env_config")
-    parser.add_argument("--question", type=int, default=0, help="its number")
-    parser.add_argument("--random", type=int, metavar="N", help="plays N random actions instead of reading them")
-    parser.add_argument("--words", nargs="+", default=[], help="random actions are these texts, beside calls")
-    parser.add_argument("--seed", type=int, default=0, help="of the random actions")
-    parser.add_argument("--forks", type=int, default=5, help="how many forks are timed")
+    parser.add_argument("--question", type=int, default=0, help="the question's number")
+    parser.add_argument("--random", type=int, metavar="N", help="play N random actions instead of reading them")
+    parser.add_argument("--words", nargs="+", default=[], help="texts that random play may write, besides its calls")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random actions")
+    parser.add_argument("--forks", type=int, default=5, help="how many forks to time")
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     if args.words and args.random is None:
-        raise CommandError("--words: belongs to --random.")
+        raise CommandError("--words: only --random reads it.")
     with command_errors():
         if args.random is not None:
             at_least(0).check("--random", args.random)
         env_config = read_json(args.config)
         if not isinstance(env_config, dict):
-            raise CommandError(f"{args.config}: an env_config is a JSON object.")
+            raise CommandError(f"{args.config}: the env_config must be a JSON object.")
         config, task, tools = read_env_config({"model_name_or_path": "(any)", **env_config})
         question = task.question(args.question, tuple(tools))
     if config.make_world is None:
-        raise CommandError(f"{args.config}: it has no 'world'.")
+        raise CommandError(f"{args.config}: has no 'world'.")
     own = {name: tool for name, tool in tools.items() if tool.make_world is config.make_world}
     if args.random is None:
         actions: Iterator[str] = (line.rstrip("\n") for line in sys.stdin)
@@ -78,7 +78,7 @@ async def _play(
     for role, text in (*question.messages, ("world", trunk.opening or "")):
         print(printable(f"{role}: {text}"))
     session = trunk.fork_root()
-    # Reading blocks: a connection to a server must be kept meanwhile.
+    # In a thread, because reading blocks and connections to servers must be kept alive meanwhile.
     while (action := await in_thread(next, actions, None)) is not None:
         print(printable(f"> {action}"))
         reply = await _reply(session, tools, action)
@@ -98,7 +98,7 @@ async def _play(
     if first is None and second is None:
         print("Repeated twice, it gives the same replies.")
     else:
-        print(printable(f"Repeated, it is another: {first or second}."))
+        print(printable(f"Repeated, it gives other replies: {first or second}."))
     for one in (session, trunk):
         await one.close()
 
@@ -121,10 +121,10 @@ def _told_apart() -> Iterator[None]:
 
 
 async def _reply(session: WorldSession, tools: Mapping[str, Tool], action: str) -> Reply:
-    """The world's answer to a line: a call if it is a JSON object with a name, otherwise a text.
+    """The world's answer to a line. A JSON object with a "name" is a call; any other line is a text.
 
     Raises:
-        CommandError: the world has no such tool, or takes no texts.
+        CommandError: the world does not have the tool, or does not take texts.
     """
     try:
         call = json.loads(action)
@@ -135,12 +135,12 @@ async def _reply(session: WorldSession, tools: Mapping[str, Tool], action: str) 
             raise CommandError(f"The world has no tool {call['name']!r}: it has {', '.join(tools) or 'none'}.")
         return await session.call(tools[call["name"]], call.get("arguments", {}))
     if not (await session.ready()).takes_text:
-        raise CommandError(f'The world takes calls: {{"name": ..., "arguments": {{...}}}}, not {action!r:.80}.')
+        raise CommandError(f'The world takes only calls, {{"name": ..., "arguments": {{...}}}}, not {action!r:.80}.')
     return await session.act(action)
 
 
 async def _forked(session: WorldSession, number: int) -> str:
-    """Forks a session that many times, one after the other, and says by which method and in which median time."""
+    """Forks a session `number` times, one after the other; the sentence has the method and the median time."""
     times = []
     for _ in range(number):
         begin = time.perf_counter()
@@ -154,14 +154,14 @@ async def _forked(session: WorldSession, number: int) -> str:
 
 
 def random_actions(tools: Mapping[str, Tool], words: Sequence[str], rng: random.Random, number: int) -> Iterator[str]:
-    """Lines for `_reply`: calls with arguments that fit their schemas, and words.
+    """Random lines for `_reply`: calls with arguments that fit their schemas, and words.
 
     Raises:
         CommandError: there are neither tools nor words.
     """
     choices: list[Tool | str] = [*tools.values(), *words]
     if not choices:
-        raise CommandError("The world has no tools: --words says what random play writes.")
+        raise CommandError("The world has no tools: give the texts for random play with --words.")
     for _ in range(number):
         chosen = rng.choice(choices)
         if isinstance(chosen, str):

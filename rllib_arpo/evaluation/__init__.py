@@ -1,4 +1,4 @@
-"""Evaluates models on benchmarks: `arguments` and `plan` say what is asked, `runner` asks, `results` keeps the answers.
+"""Scores models on benchmarks: `arguments` and `plan` choose questions, `runner` asks them, `results` keeps answers.
 
-`metrics`, `report` and `entropy` say what the answers show.
+`metrics`, `report` and `entropy` compute and print the figures.
 """

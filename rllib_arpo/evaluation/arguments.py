@@ -1,4 +1,4 @@
-"""The command-line options of `rllib-arpo evaluate` and `rllib-arpo entropy`, and what they state."""
+"""Declares and reads the command-line options that `rllib-arpo evaluate` and `rllib-arpo entropy` share."""
 
 import argparse
 import dataclasses
@@ -13,49 +13,49 @@ from rllib_arpo.evaluation.metrics import SUITES, suite_tasks
 from rllib_arpo.evaluation.plan import EvaluationSettings
 from rllib_arpo.policy.compilation import fast_dtype
 
-#: The key of `--env-config` whose value holds for every task.
+#: The key of `--env-config` for every task.
 EVERY_TASK = "*"
 #: Default number of trajectories in flight.
 TRAJECTORIES_IN_FLIGHT = 64
-#: Of the files below `--data-root`.
+#: Endings of data files below `--data-root`.
 SUFFIXES = (".jsonl", ".json", ".parquet")
 MODEL_HELP = "a Hugging Face folder or id, or a checkpoint of ARPO"
 
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds the options that `read_settings` and `read_env_configs` read, and those of the engine."""
+    """Adds the options that `read_settings` and `read_env_configs` read, and the engine's options."""
     defaults, add = EvaluationSettings(), parser.add_argument
     add("--tasks", default="", help="names of tasks, separated by commas")
-    add("--suite", default="", help=f"the tasks of the paper's suites, separated by commas: {', '.join(SUITES)}")
+    add("--suite", default="", help=f"suites of the paper, separated by commas: {', '.join(SUITES)}")
     add("--data", action="append", default=[], metavar="TASK=PATH", help="a task's file (its env_config['path'])")
     add("--data-root", help="folder with TASK.jsonl or TASK/test.jsonl (.json, .parquet) for the tasks without --data")
     add("--env-config", default="{}", help='env_config keys by task: JSON like {"gsm8k": {"few_shot": 2}}, or a file;'
-        ' those of the task "*" hold for every task')  # fmt: skip
-    add("--samples", type=int, default=defaults.samples, help="per question, each with a seed of its own")
-    add("--temperature", type=float, default=defaults.temperature, help="0 decodes greedily, with --samples 1")
+        ' the task "*" stands for all tasks')  # fmt: skip
+    add("--samples", type=int, default=defaults.samples, help="samples per question, each with its own seed")
+    add("--temperature", type=float, default=defaults.temperature, help="0 decodes greedily and needs --samples 1")
     add("--top-p", type=float, help="sample from the likeliest tokens with this share of the probability; default: all")
     add("--top-k", type=int, help="sample from this many of the likeliest tokens; default: all")
-    add("--repetition-penalty", type=float, help="divides positive logits of earlier tokens; default: none")
-    add("--seed", type=int, default=defaults.seed, help="from which the samples' seeds are made")
-    add("--limit", type=int, help="number of questions of each task, from the first on")
-    add("--protocol", help="how tools are called; default: the environment's")
-    add("--few-shot", type=int, help="worked examples in the prompts of the tasks that have some")
+    add("--repetition-penalty", type=float, help="divide positive logits of earlier tokens by this; default: none")
+    add("--seed", type=int, default=defaults.seed, help="the samples' seeds are made from this one")
+    add("--limit", type=int, help="ask only this many questions of each task, from the first on")
+    add("--protocol", help="how the model calls tools; default: the environment's protocol")
+    add("--few-shot", type=int, help="number of worked examples in the prompt, for tasks that have some")
     for key in ("max_tool_calls", "max_response_tokens", "max_turn_tokens", "max_context_tokens"):
         add(f"--{key.replace('_', '-')}", type=int, default=getattr(defaults, key), help="as in ARPOConfig")
     add("--max-calls-per-tool", type=tool_limits, metavar="TOOL=N,...",
-        help="further calls of a tool are refused; N must be below --max-tool-calls")  # fmt: skip
+        help="refuse more calls of a tool; N must be below --max-tool-calls")  # fmt: skip
     add("--question-deadline", dest="question_deadline_s", type=float, default=defaults.question_deadline_s,
         help="seconds after which a question's unfinished samples are cut off")  # fmt: skip
     add("--entropy-estimator", choices=ENTROPY_ESTIMATORS, default=defaults.entropy_estimator, help="as in ARPOConfig")
     add("--engine", default=defaults.engine, help="vllm, or scripted (a toy for tests)")
-    add("--engine-kwargs", default="{}", help="for vLLM: its EngineArgs, as JSON or a file")
-    add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: what this machine computes fast")
+    add("--engine-kwargs", default="{}", help="more engine arguments, for vLLM its EngineArgs: JSON, or a file")
+    add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the dtype that is fast on this machine")
     add("--num-threads", type=positive, help="CPU threads of the engine; default: all")
-    add("--questions-in-flight", type=positive, help=f"default: {TRAJECTORIES_IN_FLIGHT} trajectories' worth")
+    add("--questions-in-flight", type=positive, help=f"default: as many as have {TRAJECTORIES_IN_FLIGHT} samples")
 
 
 def read_settings(args: argparse.Namespace) -> EvaluationSettings:
-    """The settings that the command line states."""
+    """The settings from the command line."""
     names = {f.name for f in dataclasses.fields(EvaluationSettings)} - {"engine_kwargs", "dtype"}
     given = {name: getattr(args, name) for name in names}
     return EvaluationSettings(
@@ -68,7 +68,7 @@ def read_env_configs(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
     own = read_mapping(args.env_config, "--env-config")
     for task, keys in own.items():
         if not isinstance(keys, dict):
-            raise ValueError(f"--env-config: the value of {task!r} must be an object of env_config keys.")
+            raise ValueError(f"--env-config: the value of {task!r} must be a JSON object with env_config keys.")
     configs = {str(task): dict(keys) for task, keys in own.items()}
     for text in args.data:
         task, found, path = text.partition("=")
@@ -91,7 +91,7 @@ def chosen_tasks(args: argparse.Namespace) -> list[str]:
 
 
 def _data_file(root: Path, task: str) -> Path:
-    """E.g. simpleqa.jsonl, or simpleqa/test.jsonl as in the authors' repository, in lower or upper case."""
+    """A file such as simpleqa.jsonl, or simpleqa/test.jsonl like in the authors' repository, in lower or upper case."""
     if not root.is_dir():
         raise ValueError(f"--data-root {root}: no such folder.")
     names = {f"{task}{suffix}" for suffix in SUFFIXES} | {f"{task}/test{suffix}" for suffix in SUFFIXES}
@@ -99,20 +99,22 @@ def _data_file(root: Path, task: str) -> Path:
     found = sorted(path for path in files if path.relative_to(root).as_posix().lower() in names)
     if not found:
         raise ValueError(
-            f"--data-root {root} has no file of the task {task!r}: neither {task}.jsonl (.json, .parquet) nor"
-            f" {task}/test.jsonl; --data {task}=PATH names another."
+            f"--data-root {root} has no file for the task {task!r}: neither {task}.jsonl (.json, .parquet) nor"
+            f" {task}/test.jsonl; name its file with --data {task}=PATH."
         )
     if len(found) > 1:
         several = ", ".join(str(path.relative_to(root)) for path in found)
-        raise ValueError(f"--data-root {root} has {len(found)} files of the task {task!r}: {several}.")
+        raise ValueError(
+            f"--data-root {root} has {len(found)} files for the task {task!r} ({several}); choose one with --data."
+        )
     return found[0]
 
 
 def read_mapping(text: str, option: str) -> dict[str, Any]:
-    """An object written as JSON, or in a .json, .yaml or .yml file.
+    """Reads an object from JSON text, or from a .json, .yaml or .yml file.
 
     Raises:
-        ValueError: the text is not one; the message names `option`.
+        ValueError: the text is not an object, or not readable; the message names `option`.
     """
     import yaml
 
@@ -124,14 +126,14 @@ def read_mapping(text: str, option: str) -> dict[str, Any]:
     try:
         value = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else json.loads(text)
     except (ValueError, yaml.YAMLError) as error:
-        raise ValueError(f"{option}: not readable ({' '.join(str(error).split())}).") from error
+        raise ValueError(f"{option}: cannot be read ({' '.join(str(error).split())}).") from error
     if not isinstance(value, Mapping):
-        raise ValueError(f"{option} must be an object.")
+        raise ValueError(f"{option}: must be an object with keys.")
     return dict(value)
 
 
 def names_in(text: str) -> list[str]:
-    """ "a, b" as ["a", "b"]; equal names count once."""
+    """Turns "a, b" into ["a", "b"]; a repeated name counts once."""
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
@@ -143,7 +145,7 @@ def positive(text: str) -> int:
 
 
 def tool_limits(text: str) -> dict[str, int]:
-    """ "python=5,search=10" as {"python": 5, "search": 10}, for argparse."""
+    """Turns "python=5,search=10" into {"python": 5, "search": 10}, for argparse."""
     limits = {}
     for part in text.split(","):
         name, found, number = (piece.strip() for piece in part.partition("="))

@@ -1,7 +1,7 @@
-"""How unsure a model is: entropies by token, their rise after tool responses, and the forks that each rule would make.
+"""Measures how unsure a model is: entropy by token, its rise after tool responses, and what each rule would fork.
 
-A table has a row for each turn of a record. A node is a tool response after which a trajectory went on; it has the row
-of the turn after it. Means are over questions, each by the mean of its rows, since its samples are not independent.
+The tables have a row for each turn. A node is a tool response after which the trajectory went on; its row is that of
+the next turn. Each question enters a mean once, with the mean of its rows, because its samples are not independent.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ from rllib_arpo.core.tree import NO_TOOL
 from rllib_arpo.evaluation.report import cell, plain_console, plain_table
 from rllib_arpo.record.question import RecordedQuestion
 
-#: Groups of turns: those after the prompt, and those after any tool response; others are "tool NAME" and "round 1".
+#: Groups of turns: after the prompt, and after any tool response. Further groups are "tool NAME" and "round 1".
 START, AFTER_TOOLS = "start", "after tools"
 #: The baselines of dH: the trajectory's own first tokens (the paper), or the mean after responses of the same tool.
 INITIAL, RUNNING = "initial", "running"
-#: The means of a group of nodes: the rise over the window, dH, and the share of the nodes with dH > 0.
+#: Columns of which a group of nodes has the mean: the rise over the window, dH, and whether dH > 0.
 MEANS = ("rise_nats_per_token", "delta", "share_positive")
-#: The means over nodes of what a rule would fork.
+#: Columns of what a rule would fork.
 FORKS = ("children_per_node", "share_of_nodes_forked")
 #: The quantiles of dH over nodes.
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
@@ -34,12 +34,12 @@ QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Mean entropy by position, up to the last position that any turn has. Only long turns have the late positions.
+    """Mean entropy by position in a turn, up to the end of the longest turn.
 
     Attributes:
         mean: [P] nats.
-        half_width: [P] nats, of the 95 % t interval over questions; NaN if fewer than two have the position.
-        num_questions, num_turns: [P], the numbers of those that have the position.
+        half_width: [P] nats, half of the 95 % t interval over questions; NaN with fewer than two questions.
+        num_questions, num_turns: [P], how many questions and turns are long enough.
     """
 
     mean: np.ndarray
@@ -74,7 +74,7 @@ def entropy_curve(turns: pd.DataFrame, num_positions: int) -> Curve:
 
 @dataclass(frozen=True, slots=True)
 class ForkRule:
-    """A rule of `core.branching` with the baseline and the units of dH."""
+    """A rule of `core.branching` with the baseline and the units of its dH."""
 
     branching: str
     baseline: str
@@ -86,7 +86,7 @@ class ForkRule:
 
 
 def fork_rules(normalization: str) -> list[ForkRule]:
-    """All rules that look at the entropy, from both baselines, in units of `normalization`; "probability" in others."""
+    """All rules that use the entropy, with both baselines, in units of `normalization`; "probability" in all units."""
     rules = filter(decides_by_p, BRANCHING_RULES)
     own = [ForkRule(name, baseline, normalization) for name in rules for baseline in (INITIAL, RUNNING)]
     others = [unit for unit in ENTROPY_NORMALIZATIONS if unit != normalization]
@@ -95,13 +95,13 @@ def fork_rules(normalization: str) -> list[ForkRule]:
 
 @dataclass(frozen=True, slots=True)
 class EntropySettings:
-    """The settings by which entropies are evaluated.
+    """The settings of the analysis.
 
     Attributes:
         window: k.
-        num_positions: of the curves, at most.
+        num_positions: the curves have at most this many positions.
         normalization: the units of dH, a key of `core.entropy.ENTROPY_NORMALIZATIONS`.
-        params: alpha, beta, tau and Z; `branching` is not used.
+        params: alpha, beta, tau and Z; the analysis ignores `branching`.
     """
 
     window: int
@@ -115,11 +115,11 @@ class TaskEntropy:
     """The results of the command for one task.
 
     Attributes:
-        counts: of questions, samples, samples that do not count, turns and nodes.
-        nodes: `node_table`.
+        counts: the numbers of questions, samples, samples that do not count, turns and nodes.
+        nodes: the table from `node_table`.
         curves: group -> the curve of its turns.
-        rises: group -> the number of its nodes, `MEANS`, and the quantiles of dH.
-        rules: each with its mean children per node and share of nodes forked, without a budget.
+        rises: group -> the number of its nodes, the means of `MEANS`, and the quantiles of dH.
+        rules: rule -> its mean children per node and share of nodes forked, if there were no budget.
     """
 
     task: str
@@ -158,9 +158,9 @@ def task_entropy(
 
 
 def turn_table(questions: Iterable[RecordedQuestion]) -> pd.DataFrame:
-    """The turns with an entropy of benchmark questions, which have no forks.
+    """The turns of benchmark questions that have an entropy; these questions have no forks.
 
-    "tool" is the one whose response precedes the turn.
+    The column "tool" names the tool whose response precedes the turn.
     """
     rows = [
         (question.facts.number, turn.trajectory.agent_id, turn.depth, turn.after_tool or NO_TOOL, turn.turn.entropies)
@@ -172,7 +172,7 @@ def turn_table(questions: Iterable[RecordedQuestion]) -> pd.DataFrame:
 
 
 def groups_of(turns: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Group -> its turns, in the order `START`, `AFTER_TOOLS`, tools, rounds; only groups that have some."""
+    """Group -> its turns, in the order `START`, `AFTER_TOOLS`, tools, rounds, without empty groups."""
     later = turns[turns["depth"] > 0]
     groups = {START: turns[turns["depth"] == 0], AFTER_TOOLS: later}
     groups |= {f"tool {tool}": own for tool, own in later.groupby("tool")}
@@ -181,10 +181,10 @@ def groups_of(turns: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def node_table(turns: pd.DataFrame, vocab_size: int, settings: EntropySettings) -> pd.DataFrame:
-    """The nodes of a `turn_table`.
+    """The nodes of a `turn_table`, with more columns.
 
-    It adds "after" and "initial", the windows of k tokens after the response (H_t) and at the start of the trajectory
-    (H_initial), and `MEANS`, with dH from the initial baseline.
+    "after" and "initial" are the windows of k tokens after the response (H_t) and at the start of the trajectory
+    (H_initial). The columns of `MEANS` compare them: their dH has the initial baseline.
     """
     windows = turns.assign(after=[entropies[: settings.window] for entropies in turns["entropies"]])
     initial = windows[windows["depth"] == 0].set_index(["question", "sample"])["after"].rename("initial")
@@ -196,11 +196,11 @@ def node_table(turns: pd.DataFrame, vocab_size: int, settings: EntropySettings) 
 
 
 def deltas(nodes: pd.DataFrame, rule: ForkRule, vocab_size: int) -> np.ndarray:
-    """dH of every node, [N], from the baseline of a rule, in its units.
+    """dH of every node, [N], with the baseline and the units of a rule.
 
     `INITIAL`: `normalize(H_t - H_initial)` (`core.entropy.entropy_delta`). `RUNNING`: `normalize(H_t - b)`
-    (`core.entropy.running_delta`), where b is the mean, in nats per token, over all nodes after the same tool: what the
-    running baseline comes to when it has seen these nodes.
+    (`core.entropy.running_delta`), where b is the mean over all nodes after the same tool, in nats per token: the
+    running baseline after all these nodes.
     """
     if rule.baseline == INITIAL:
         pairs = zip(nodes["after"], nodes["initial"], strict=True)
@@ -212,12 +212,12 @@ def deltas(nodes: pd.DataFrame, rule: ForkRule, vocab_size: int) -> np.ndarray:
 
 
 def expected_forks(rule: ForkRule, nodes: pd.DataFrame, vocab_size: int, settings: EntropySettings) -> pd.DataFrame:
-    """`FORKS` at each node, if the rule decides each by itself: the expected children, the probability of at least one.
+    """The columns of `FORKS` if the rule decides each node alone: expected children, probability of at least one.
 
     The column "question" stays.
     """
     chance, width = BRANCHING_RULES[rule.branching].chance, settings.params.branch_width
-    assert chance is not None  # `fork_rules` has no others.
+    assert chance is not None  # True for all of `fork_rules`.
     rises = deltas(nodes, rule, vocab_size)
     child = np.array([chance(NodeEvidence(float(rise)), settings.params) for rise in rises])
     return nodes[["question"]].assign(children_per_node=width * child, share_of_nodes_forked=1 - (1 - child) ** width)
@@ -229,13 +229,13 @@ def _rise(nodes: pd.DataFrame) -> dict[str, Any]:
 
 
 def _estimates(nodes: pd.DataFrame, columns: Sequence[str]) -> dict[str, Estimate]:
-    """The mean of each column over questions, each by the mean of its nodes, with its interval over questions."""
+    """The mean of each column with its interval over questions; a question enters with the mean of its nodes."""
     means = nodes.groupby("question")[list(columns)].mean()
     return estimate_all({name: means[name].to_numpy() for name in columns})
 
 
 def as_json(found: TaskEntropy) -> dict[str, Any]:
-    """The results without the table of nodes."""
+    """The results as JSON, without the table of nodes."""
     return {
         "task": found.task,
         **found.counts,
@@ -260,14 +260,14 @@ def _plain_curve(curve: Curve) -> dict[str, list[Any]]:
 
 
 def print_entropy(found: Sequence[TaskEntropy], settings: EntropySettings) -> None:
-    """Prints the tables of all tasks; without a terminal, as plain text."""
+    """Prints the tables of all tasks, as plain text if there is no terminal."""
     console = plain_console()
     for task in found:
         counts = task.counts
         print(f"{task.task}: {counts['questions']} questions, {counts['samples']} samples")
-        print(f"{counts['masked_samples']} samples were not finished (deadline, broken tool, error, engine).")
+        print(f"{counts['masked_samples']} samples did not finish (deadline, broken tool, error, engine).")
         if not counts["nodes"]:
-            print("No tool response was followed by a turn, so that nothing could rise.")
+            print("No turn followed a tool response, so there is no rise to measure.")
             continue
         forms = ("+.3f", "+.3f", ".3f")
         rises = [
@@ -279,6 +279,6 @@ def print_entropy(found: Sequence[TaskEntropy], settings: EntropySettings) -> No
         rules = [[rule.name, *(cell(mean, ".3f") for mean in forks.values())] for rule, forks in task.rules.items()]
         console.print(plain_table(["rule", "children per node", "nodes forked"], rules))
     print(
-        f"Means are over questions, each by the mean of its nodes; [low, high]: {LEVEL:.0%} interval of Student's t "
-        "over questions. Rules: the budget of a question is not counted."
+        f"Each question enters a mean once, with the mean of its nodes; [low, high]: {LEVEL:.0%} interval of Student's "
+        "t over questions. The rules decide here without a budget."
     )

@@ -1,4 +1,4 @@
-"""The figure of a task: entropy by token position, dH at the nodes, and the forks of each rule."""
+"""Draws the figure of a task: entropy by token position, dH at the nodes, and the forks of each rule."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,12 +14,12 @@ from rllib_arpo.files import replace_file
 SIZE_INCHES, DPI = (11.0, 7.0), 100
 #: Bins of the histogram of dH.
 BINS = 40
-#: A curve ends at the position that fewer turns reach, since means of few turns jump.
+#: A curve ends where fewer turns are left, since means of few turns jump.
 MIN_TURNS = 5
 
 
 def write_figure(path: Path, found: TaskEntropy, settings: EntropySettings, title: str) -> None:
-    """Draws the figure of a task as a PNG. The file is replaced in one step."""
+    """Draws the figure of a task as a PNG, which replaces the file in one step."""
     figure = Figure(figsize=SIZE_INCHES, dpi=DPI, layout="constrained")
     (by_tool, by_round), (histogram, rules) = figure.subplots(2, 2)
     figure.suptitle(title)
@@ -36,16 +36,16 @@ def write_figure(path: Path, found: TaskEntropy, settings: EntropySettings, titl
 
 
 def draw_curves(axes: Axes, curves: Mapping[str, Curve], window: int, title: str) -> None:
-    """Draws the curves of groups of turns; the first `window` tokens are grey."""
+    """Draws the curves of groups of turns, with the first `window` tokens in grey."""
     axes.axvspan(0.5, window + 0.5, color="0.93", zorder=0)
     for name, curve in curves.items():
         kept = np.flatnonzero(curve.num_turns >= min(MIN_TURNS, curve.num_turns[0]))
-        place, mean, half = kept + 1, curve.mean[kept], np.nan_to_num(curve.half_width[kept])
+        x, mean, half = kept + 1, curve.mean[kept], np.nan_to_num(curve.half_width[kept])
         kind, _, which = name.partition(" ")
         words = {"tool": f"after {which or 'a call'}", "round": f"after tool response {which}"}.get(kind, name)
         label, color = f"{words} ({curve.num_turns[0]} turns)", "black" if name == START else None
-        (line,) = axes.plot(place, mean, label=label, color=color, linewidth=1.4)
-        axes.fill_between(place, mean - half, mean + half, color=line.get_color(), alpha=0.18, linewidth=0)
+        (line,) = axes.plot(x, mean, label=label, color=color, linewidth=1.4)
+        axes.fill_between(x, mean - half, mean + half, color=line.get_color(), alpha=0.18, linewidth=0)
     axes.set(xlabel="token of the turn", ylabel="entropy (nats)", title=title, ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False, fontsize="small")
@@ -54,7 +54,7 @@ def draw_curves(axes: Axes, curves: Mapping[str, Curve], window: int, title: str
 def _draw_deltas(axes: Axes, found: TaskEntropy, settings: EntropySettings) -> None:
     axes.set(xlabel=f"dH ({settings.normalization}, k = {settings.window})", ylabel="nodes")
     if found.nodes.empty:
-        axes.set_title("No tool response was followed by a turn")
+        axes.set_title("No turn followed a tool response")
         return
     groups = {f"after {tool or 'a call'}": own["delta"] for tool, own in found.nodes.groupby("tool")}
     axes.hist(list(groups.values()), bins=BINS, stacked=True, label=list(groups))

@@ -1,4 +1,4 @@
-"""From the record to the metrics of an arm, and which of them is a task's score."""
+"""Computes the metrics of an arm from its record, and says which metric is a task's score."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -14,12 +14,11 @@ PASS = "pass_at_"
 
 
 def num_calls(sample: Trajectory, *statuses: ToolStatus) -> float:
-    """The tool calls of a sample that had one of these outcomes."""
+    """How many tool calls of a sample had one of these outcomes."""
     return float(sum(turn.tool_call is not None and turn.tool_call.status in statuses for turn in sample.turns))
 
 
-#: Metric -> its value for one sample, a trajectory that is not a fork, and its answer; None: the metric does not apply
-#: to that question.
+#: Metric -> its value for a sample (a trajectory without forks) and its answer; None: it does not fit the question.
 SAMPLE_METRICS: dict[str, Callable[[Trajectory, BenchmarkAnswer], float | None]] = {
     f"{PASS}1": lambda sample, _: float(is_correct(sample.accuracy)),
     "exact_match": lambda _, answer: answer.exact_match,
@@ -38,17 +37,17 @@ SUITES: dict[str, tuple[str, ...]] = {
     "knowledge": ("webwalker", "hotpotqa", "2wiki", "musique", "bamboogle"),
     "deepsearch": ("gaia", "hle", "simpleqa", "xbench", "webwalker"),
 }
-#: Task -> the metric that is its score, as in the paper; pass@1 for the others.
+#: Task -> the metric that the paper takes as its score. All other tasks have pass@1.
 SCORES: dict[str, str] = dict.fromkeys(("hotpotqa", "2wiki", "musique", "bamboogle"), "f1")
 
 
 def score_of(task: str) -> str:
-    """The name of the metric that is the score of a task."""
+    """The metric that is a task's score."""
     return SCORES.get(task, f"{PASS}1")
 
 
 def suite_tasks(suites: Sequence[str]) -> list[str]:
-    """The tasks of these suites; equal ones count once.
+    """The tasks of these suites, each once.
 
     Raises:
         ValueError: there is no such suite.
@@ -57,12 +56,12 @@ def suite_tasks(suites: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(task for suite in suites for task in SUITES[suite]))
 
 
-#: Metric -> [Q] or [Q, S]; a metric leaves out the questions that lack it.
+#: Metric -> [Q] or [Q, S]; questions without the metric are left out.
 Metrics = dict[str, np.ndarray]
 
 
 def arm_metrics(questions: Iterable[RecordedQuestion]) -> Metrics:
-    """Turns the questions of an arm into arrays; drops the transcripts."""
+    """Turns the questions of an arm into arrays, without their transcripts."""
     columns: dict[str, list[list[float | None]]] = {name: [] for name in SAMPLE_METRICS}
     for question in questions:
         samples = [(sample, question.answers[sample.agent_id]) for sample in question.tree.trajectories]

@@ -1,4 +1,4 @@
-"""The models that `--model` may name: a Hugging Face model, or a checkpoint of ARPO."""
+"""Finds the models that `--model` names: Hugging Face models, and checkpoints of ARPO."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.policy.module_checkpoint import MODULE, export_model
 
-#: Files that determine a model's behaviour.
+#: The files that determine a model's behaviour.
 _MODEL_FILES = ("*.safetensors", "*.bin", "*.gguf", "config.json", "tokenizer*", "chat_template*", "adapter_*.json")
 
 
@@ -19,9 +19,9 @@ class Model:
 
     Attributes:
         name: its name in the results: an absolute path, or a short name.
-        label: short, different for every model of a command.
+        label: a short name that differs between the models of a command.
         path: the folder or id that the engine loads.
-        fingerprint: of its files; for a model from the hub: its commit there.
+        fingerprint: a hash of its files, or for a model from the hub its commit there.
     """
 
     name: str
@@ -31,14 +31,14 @@ class Model:
 
 
 def resolve_models(names: Sequence[str], folder: Path, dtype: str) -> list[Model]:
-    """Finds the models; checkpoints are exported into `folder`.
+    """Finds the models, and exports checkpoints into `folder`.
 
     Args:
         names: as the user wrote them; duplicates count once.
-        dtype: of the exported weights.
+        dtype: the dtype of exported weights.
 
     Raises:
-        CommandError: there is no such model.
+        CommandError: a model does not exist.
     """
     names = list(dict.fromkeys(_canonical(name) for name in names))
     labels = short_labels(names)
@@ -46,10 +46,12 @@ def resolve_models(names: Sequence[str], folder: Path, dtype: str) -> list[Model
 
 
 def split_methods(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """(models, name of a model -> its method) of texts like "MODEL" or "METHOD=MODEL"; a folder that exists is a model.
+    """Reads texts like "MODEL" or "METHOD=MODEL"; returns (models, name of a model -> its method).
+
+    A text that is the name of a folder is a model, even with "=".
 
     Raises:
-        ValueError: a model has two methods, or the name of another model's method.
+        ValueError: a model has two methods, or its name is another model's method.
     """
     models: list[str] = []
     methods: dict[str, str] = {}
@@ -58,17 +60,17 @@ def split_methods(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
         if found and method and model and not Path(text).expanduser().is_dir():
             name = _canonical(model)
             if methods.setdefault(name, method) != method:
-                raise ValueError(f"--model {text}: {model} has the method {methods[name]!r} already.")
+                raise ValueError(f"--model {text}: {model} already has the method {methods[name]!r}.")
             text = model
         models.append(text)
     for name in map(_canonical, models):
         if name in methods.values() and methods.get(name) != name:
-            raise ValueError(f"--model {name}: another model has the method {name!r}.")
+            raise ValueError(f"--model {name}: another model has {name!r} as its method; name the method differently.")
     return models, methods
 
 
 def short_labels(names: Sequence[str]) -> dict[str, str]:
-    """name -> the fewest last components of its path that distinguish it from the others."""
+    """Name -> the shortest end of its path that distinguishes it from the other names."""
     labels = {}
     for name in names:
         parts = [part for part in name.split("/") if part]

@@ -1,4 +1,4 @@
-"""The plan of an evaluation: settings that all arms share, and one arm for every model, prompting style and task."""
+"""Plans an evaluation: the settings that all arms share, and an arm for each model, prompting style and task."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,9 +20,9 @@ from rllib_arpo.options.rules import NOT_NEGATIVE, POSITIVE, SEED, at_least, opt
 from rllib_arpo.rollout.settings import RolloutSettings
 
 TOOLS, DIRECT = "tools", "direct"
-#: Prompting style -> what it changes in the task's `env_config`. "tools": the task's own tools, or those of the user.
+#: Prompting style -> its changes of the task's `env_config`. "tools": the model has the task's tools, or the user's.
 STYLES: dict[str, dict[str, Any]] = {DIRECT: {"tools": {}}, TOOLS: {}}
-#: The rules of settings that a command line states; those of `Reshaping` and `env_config` are checked there.
+#: Rules for settings from the command line. `Reshaping` and `env_config` check their own keys.
 RULES = {
     "samples": at_least(1),
     "temperature": NOT_NEGATIVE,
@@ -39,22 +39,22 @@ TOOL_LIMITS = "max_calls_per_tool"
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """The settings of all arms; a folder of results accepts no others.
+    """The settings of all arms. A folder has results of one such set of settings.
 
     Attributes:
-        samples: trajectories per question, each with a seed of its own.
-        temperature: of sampling; 0 decodes greedily.
+        samples: trajectories per question, each with its own seed.
+        temperature: the sampling temperature; 0 decodes greedily.
         top_p, top_k, repetition_penalty: as in `Reshaping`; None: off.
-        seed: of the samples' seeds.
-        limit: the number of questions of each task, from the first on; None: all.
+        seed: the samples' seeds are made from this one.
+        limit: ask only this many questions of each task, from the first on; None: all.
         engine, engine_kwargs, dtype: as in `ARPOConfig.language_model`.
         max_context_tokens, max_response_tokens, max_turn_tokens, max_tool_calls: as in `ARPOConfig.adaptive_rollout`.
-        max_calls_per_tool: tool name -> executed calls of this tool; for the tasks that have the tool. None: no limits.
-        protocol: how tools are called; None: the environment's default.
-        few_shot: worked examples in the prompt of the tasks that have some; None: the task's default.
+        max_calls_per_tool: tool name -> limit of its executed calls, for tasks that have the tool; None: no limits.
+        protocol: how the model calls tools; None: the environment's default.
+        few_shot: number of worked examples in the prompt, for tasks that have some; None: the task's default.
         question_deadline_s: seconds after which a question's unfinished trajectories are cut off.
-        entropies: whether the entropies of all generated tokens are kept.
-        entropy_estimator: of these, a key of `core.entropy.ENTROPY_ESTIMATORS`.
+        entropies: whether to keep the entropies of all generated tokens.
+        entropy_estimator: how to estimate them, a key of `core.entropy.ENTROPY_ESTIMATORS`.
     """
 
     samples: int = 1
@@ -82,13 +82,13 @@ class EvaluationSettings:
         for key, rule in RULES.items():
             rule.check(key, getattr(self, key))
         if self.temperature == 0 and self.samples > 1:
-            raise ValueError(f"samples={self.samples}: at temperature 0 all samples are equal, take 1.")
+            raise ValueError(f"samples={self.samples}: all samples are equal at temperature 0; set samples=1.")
         for name in ("top_p", "top_k"):
             if self.temperature == 0 and (value := getattr(self, name)) is not None:
-                raise ValueError(f"{name}={value}: at temperature 0 the likeliest token is taken, leave {name} out.")
+                raise ValueError(f"{name}={value}: the likeliest token wins at temperature 0; leave {name} out.")
         if (penalty := self.reshaping.repetition_penalty) != 1 and self.entropies:
             raise ValueError(
-                f"repetition_penalty={penalty}: entropies are not measured beside it, leave one of them out."
+                f"repetition_penalty={penalty}: the engine cannot measure entropies with a penalty; leave one out."
             )
 
     @property
@@ -97,10 +97,10 @@ class EvaluationSettings:
         return Reshaping(**{key: value for key, value in given.items() if value is not None})
 
     def env_config(self, task: str, style: str, own: Mapping[str, Any]) -> dict[str, Any]:
-        """The environment's configuration, but for the model.
+        """The environment's configuration without the model.
 
         Args:
-            own: the user's keys for this task; they override all keys but the style's.
+            own: the user's keys for this task; they override everything except the style's keys.
         """
         keys = ("max_context_tokens", "max_response_tokens", "max_turn_tokens", "max_tool_calls", "protocol")
         shared = {key: getattr(self, key) for key in keys}
@@ -121,9 +121,9 @@ class Arm:
     """One model on one task with one prompting style.
 
     Attributes:
-        env_config: complete.
-        numbers: of the questions.
-        first_env: an environment of this arm.
+        env_config: the complete configuration of its environments.
+        numbers: the numbers of its questions.
+        first_env: one of its environments.
     """
 
     model: Model
@@ -135,12 +135,12 @@ class Arm:
 
     @property
     def name(self) -> str:
-        """Names the arm in messages."""
+        """The arm's name in messages."""
         return f"{self.model.name} {self.style} {self.task}"
 
     @property
     def label(self) -> str:
-        """Names model and style in a report."""
+        """Model and style, as a report names them."""
         return f"{self.model.label} {self.style}"
 
     @property
@@ -149,14 +149,14 @@ class Arm:
         return {key: value for key, value in self.env_config.items() if key != "model_name_or_path"}
 
     def settings(self) -> dict[str, Any]:
-        """The settings, beside the shared ones, on which the arm's results depend."""
+        """The arm's own settings on which its results depend."""
         data = dict(self.first_env.task.inputs())
         for tool in self.first_env.tools.values():
             data |= tool.inputs()
         return {"model_fingerprint": self.model.fingerprint, "env_config": self.own_config, "data": data}
 
     def rollout_settings(self, settings: EvaluationSettings) -> RolloutSettings:
-        """The settings of the training sampler: no forks, no windows, a seed for every request."""
+        """Settings for training's sampler: no forks, no entropy windows, a seed for every request."""
         limits = self.first_env.config
         return RolloutSettings(
             num_rollouts=settings.samples,
@@ -178,7 +178,7 @@ class Arm:
 
 
 def tools_of(env_config: Mapping[str, Any]) -> list[str]:
-    """The names of an environment's tools. `env_config` is complete but for the model."""
+    """The names of an environment's tools. `env_config` is complete except for the model."""
     return list(read_env_config({**env_config, "model_name_or_path": "(any)"})[2])
 
 
@@ -189,11 +189,11 @@ def check_tasks(tasks: Sequence[str], own: Mapping[str, Mapping[str, Any]], sett
         own: task -> the user's `env_config` keys.
 
     Raises:
-        ValueError: a task, a tool or a key is unknown, or a task has a configuration but is not evaluated; a
-            `DataError` if a data file is missing or not readable.
+        ValueError: a task, a tool or a key is unknown, or a task has a configuration but is not evaluated.
+        DataError: a data file is missing or cannot be read.
     """
     if not tasks:
-        raise ValueError("--tasks or --suite must name a task.")
+        raise ValueError("There is no task: name one with --tasks or --suite.")
     for task in tasks:
         find_task(task)
     check_known(own, tasks, "task in --data or --env-config")
@@ -208,13 +208,13 @@ def make_arms(
     own: Mapping[str, Mapping[str, Any]],
     settings: EvaluationSettings,
 ) -> list[Arm]:
-    """All arms, checked: every question's prompt has been built, every tool is ready.
+    """Makes and checks all arms: it builds every question's prompt, and every tool is ready.
 
     Args:
-        baselines: styles in which the first model is asked, beside `TOOLS`, in which all models are asked.
+        baselines: more styles for the first model; all models are asked in the style `TOOLS`.
 
     Raises:
-        CommandError: a style or a key is unknown, a data file is at fault, or a tool does not start.
+        CommandError: a style or a key is unknown, a data file is wrong, or a tool does not start.
     """
     with command_errors():
         check_known(baselines, STYLES, "baseline")
@@ -234,7 +234,7 @@ def _make_arm(model: Model, style: str, task: str, own: Mapping[str, Any], setti
         env = ToolEnv(env_config)
     available, limit = env.num_questions, settings.limit
     if available is None and limit is None:
-        raise CommandError(f"The task {task!r} has questions without end: give --limit.")
+        raise CommandError(f"The task {task!r} never runs out of questions: set --limit.")
     numbers = range(min(n for n in (available, limit) if n is not None))
     if not numbers:
         raise CommandError(f"The task {task!r} has no questions.")

@@ -1,4 +1,4 @@
-"""The tables of an evaluation, on the console and as JSON: arms side by side for each task, and methods by tasks."""
+"""Prints and writes the tables of an evaluation: the arms of each task side by side, and methods by tasks."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import origin
 
 SUMMARY = "summary.json"
-#: Metric -> (how the tables call it, the format of its values).
+#: Metric -> (its name in the tables, the format of its values).
 LABELS: dict[str, tuple[str, str]] = {
     "exact_match": ("EM", ".3f"),
     "f1": ("F1", ".3f"),
@@ -41,9 +41,9 @@ LABELS: dict[str, tuple[str, str]] = {
     "truncated": ("truncated", ".3f"),
     "masked": ("not finished", ".3f"),
 }
-#: Columns of the table if there is no terminal.
+#: Characters in a line if there is no terminal.
 WIDTH = 240
-#: Marks a value that all questions have, so that its interval has no width.
+#: Marks a value that all questions share: its interval has no width.
 ALL_EQUAL = "="
 #: Marks a difference whose interval does not contain 0.
 SIGNIFICANT = "*"
@@ -54,9 +54,9 @@ class TaskReport:
     """The contents of one task's table.
 
     Attributes:
-        task, num_questions, num_samples: the questions asked.
+        num_samples: samples of each question.
         columns: label of an arm -> metric -> estimate.
-        differences: label of an arm -> metric -> estimate of that arm minus `reference`.
+        differences: label of an arm -> metric -> estimate of this arm minus `reference`.
         reference: the label of the first model's arm with tools.
     """
 
@@ -69,10 +69,10 @@ class TaskReport:
 
 
 def task_reports(arms: Sequence[Arm], metrics: Mapping[str, Metrics], settings: EvaluationSettings) -> list[TaskReport]:
-    """The metrics by task.
+    """The reports, one for each task.
 
     Args:
-        metrics: by the name of the arm.
+        metrics: name of an arm -> its metrics.
     """
     reports = []
     for task in dict.fromkeys(arm.task for arm in arms):
@@ -97,15 +97,15 @@ def task_reports(arms: Sequence[Arm], metrics: Mapping[str, Metrics], settings: 
 
 @dataclass(frozen=True, slots=True)
 class MethodRow:
-    """A method in the table of methods by tasks: a model, or several models that are its seeds.
+    """A row in the table of methods by tasks. A method is a model, or several models that are its seeds.
 
     Attributes:
         label: method and style.
-        models: their names.
-        scores: task -> mean over models, samples and questions. `seed_std` is between models, or with one model between
+        models: the names of its models.
+        scores: task -> mean over models, samples and questions. `seed_std` is between models, for one model between
             samples.
-        average: of the tasks' scores.
-        difference: of `average`, minus that of the first row, question by question; None for the first row.
+        average: the mean of the tasks' scores.
+        difference: `average` minus the first row's, question by question; None for the first row.
     """
 
     label: str
@@ -116,11 +116,11 @@ class MethodRow:
 
 
 def method_rows(arms: Sequence[Arm], metrics: Mapping[str, Metrics], methods: Mapping[str, str]) -> list[MethodRow]:
-    """The rows of the table; the first model with tools comes first.
+    """The rows of the table. The first model with tools comes first.
 
     Args:
-        metrics: by the name of the arm.
-        methods: name of a model -> its method; other models have rows of their own.
+        metrics: name of an arm -> its metrics.
+        methods: name of a model -> its method; every other model has its own row.
     """
     by_row: dict[tuple[str, str], list[Arm]] = {}
     for arm in sorted(arms, key=lambda arm: arm.style != TOOLS or arm.model != arms[0].model):
@@ -148,7 +148,7 @@ def method_rows(arms: Sequence[Arm], metrics: Mapping[str, Metrics], methods: Ma
 
 
 def print_report(reports: Sequence[TaskReport], methods: Sequence[MethodRow] = ()) -> None:
-    """Prints the tables, that of methods if there are some, and a legend."""
+    """Prints the tables of tasks, the table of methods if there are any, and a legend."""
     console = plain_console()
     for report in reports:
         console.print(_task_table(report))
@@ -159,13 +159,13 @@ def print_report(reports: Sequence[TaskReport], methods: Sequence[MethodRow] = (
 
 
 def plain_console() -> Console:
-    """A console; without a terminal it prints plain text of at most `WIDTH` columns."""
+    """A console. Without a terminal it prints plain text, at most `WIDTH` characters a line."""
     console = Console()
     return console if console.is_terminal else Console(width=WIDTH, color_system=None)
 
 
 def plain_table(headers: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
-    """A table whose first column names its rows; the others are numbers. Headers and names are shown as they are."""
+    """A table with names in the first column and numbers in the others; rich's markup in names stays as it is."""
     table = Table(title=title and escape(title), title_justify="left", box=box.SIMPLE_HEAD, safe_box=True)
     for i, header in enumerate(headers):
         table.add_column(escape(header), justify="right" if i else "left")
@@ -175,7 +175,7 @@ def plain_table(headers: Sequence[str], rows: Iterable[Sequence[str]], title: st
 
 
 def cell(estimate: Estimate | None, form: str, separator: str = " ") -> str:
-    """Value and interval; "-" for what was not measured."""
+    """Value and interval; "-" if there is no value."""
     if estimate is None or estimate.value is None:
         return "-"
     value, low, high = f"{estimate.value:{form}}", estimate.low, estimate.high
@@ -185,7 +185,7 @@ def cell(estimate: Estimate | None, form: str, separator: str = " ") -> str:
 
 
 def _mean(estimate: Estimate | None, form: str, separator: str = " ") -> str:
-    """With the standard deviation between seeds."""
+    """Value, interval, and the standard deviation between seeds."""
     spread = estimate.seed_std if estimate else None
     return cell(estimate, form, separator) + (f"{separator}sd {spread:{form}}" if spread else "")
 
@@ -201,7 +201,7 @@ def _is_significant(difference: Estimate | None) -> bool:
 
 
 def _task_table(report: TaskReport) -> Table:
-    """pass@1, pass@k for the largest k, then the other metrics that any arm has."""
+    """pass@1, pass@k for the largest k, then every other metric that an arm has."""
     known = {name for column in report.columns.values() for name, e in column.items() if e.value is not None}
     passes = dict.fromkeys([f"{PASS}1", f"{PASS}{report.num_samples}"])
     rows = []
@@ -227,31 +227,31 @@ def _method_table(methods: Sequence[MethodRow]) -> Table:
 
 
 def metric_label(metric: str) -> tuple[str, str]:
-    """(how tables call a metric, the format of its values)."""
+    """(the metric's name in tables, the format of its values)."""
     return (f"pass@{metric.removeprefix(PASS)}", ".3f") if metric.startswith(PASS) else LABELS[metric]
 
 
 def _legend(reports: Sequence[TaskReport], methods: Sequence[MethodRow]) -> list[str]:
-    """The legend, for the kinds of numbers that occur."""
+    """The lines of the legend, for the numbers that occur."""
     columns = [column for report in reports for column in report.columns.values()]
-    shown = [estimate for column in columns for estimate in column.values()]
+    estimates = [estimate for column in columns for estimate in column.values()]
     lines = [f"[low, high]: {LEVEL:.0%} interval, {METHOD} (so over questions and seeds)."]
-    if any(e.low is not None and e.low == e.high for e in shown):
-        lines.append(f"{ALL_EQUAL}: all questions have this value, so that the interval says nothing about its error.")
-    if any(e.num_questions == 1 for e in shown):
-        lines.append("No interval: it takes two questions.")
-    if any(e.seed_std for e in shown):
+    if any(e.low is not None and e.low == e.high for e in estimates):
+        lines.append(f"{ALL_EQUAL}: all questions have this value, so the interval says nothing about its error.")
+    if any(e.num_questions == 1 for e in estimates):
+        lines.append("A single question has no interval.")
+    if any(e.seed_std for e in estimates):
         lines.append("sd: standard deviation between seeds (the first sample of every question, the second, ...).")
     if any(report.differences for report in reports):
         lines.append(f"{SIGNIFICANT}: the interval of the paired difference does not contain 0.")
     if methods:
         lines.append("average: the unweighted mean of the tasks' scores.")
     if any(len(row.models) > 1 for row in methods):
-        lines.append("(n models): their mean; sd is the standard deviation between them, which no interval covers.")
+        lines.append("(n models): the mean of n models; sd is their standard deviation, which no interval covers.")
     if any((masked := column.get("masked")) and masked.value for column in columns):
         lines.append(
-            "Warning: some trajectories were not finished (deadline, broken tool, engine). They count as wrong; the"
-            " same command asks those with a broken tool or engine again."
+            "Warning: some trajectories did not finish (deadline, broken tool, engine) and count as wrong. The same"
+            " command repeats those with a broken tool or engine."
         )
     return lines
 
@@ -265,11 +265,11 @@ def write_summary(
     arguments: Sequence[str],
     seconds: float,
 ) -> None:
-    """Writes the summary, in one step.
+    """Writes the summary in one step.
 
     Args:
-        arguments: of the command line.
-        seconds: the duration of this command, without the questions that an earlier one answered.
+        arguments: the command line's arguments.
+        seconds: the duration of this command, without questions that an earlier call answered.
     """
     summary = {
         **origin("evaluate", arguments, seconds),

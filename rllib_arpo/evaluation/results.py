@@ -1,9 +1,9 @@
-"""The folder of an evaluation: of each arm its settings, and a record with a file for every finished question.
+"""Keeps the results of an evaluation in a folder: each arm's settings, and a file for every finished question.
 
     DIR/MODEL-STYLE-TASK-0a1b2c3d/settings.json
     DIR/MODEL-STYLE-TASK-0a1b2c3d/trees/question-00000012.parquet
 
-A file of a question appears whole and on the disk, so a process that is killed at any moment loses no finished one.
+A question's file is written in one step, so a process may be killed at any time without losing a finished question.
 """
 
 import dataclasses
@@ -32,22 +32,22 @@ SETTINGS = "settings.json"
 
 @dataclass(frozen=True, slots=True)
 class StoredArm:
-    """The results of an arm, in a folder of their own."""
+    """The folder with an arm's results."""
 
     folder: Path
 
     def add(self, question: RecordedQuestion) -> None:
-        """Writes a question; it is on the disk when this returns. Replaces one of the same number."""
+        """Writes a question to the disk, in place of one with the same number."""
         trees = self.folder / RECORD_FOLDER
         trees.mkdir(exist_ok=True)
         path = trees / f"question-{question.facts.number:08d}.parquet"
         write_table(record_table([question], question.settings), path)
 
     def numbers(self) -> set[int]:
-        """The questions that need not be asked again: all but those with a sample that an outage ended.
+        """The questions that need not be asked again, because no outage ended one of their samples.
 
         Raises:
-            CommandError: a file is damaged, or of another version.
+            CommandError: a file is damaged, or has another version.
         """
         if not self.has_questions():
             return set()
@@ -68,30 +68,30 @@ class StoredArm:
 
 
 def stored_arm(folder: Path, arm: Arm, settings: EvaluationSettings) -> StoredArm:
-    """The place of an arm in a folder of results; its settings replace others under which no question was answered.
+    """Finds or makes an arm's folder below `folder`. Settings without any answered question are replaced.
 
     Raises:
-        CommandError: there are results with other settings, and the message names the first one that differs; or the
-            file of the settings is damaged.
+        CommandError: there are results with other settings (the message names the first difference), or the file of
+            the settings is damaged.
     """
     names = arm.model.name, arm.style, arm.task
     slug = re.sub(r"[^\w.]+", "-", " ".join([Path(arm.model.name).name, arm.style, arm.task]))
     mark = hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
     stored = StoredArm(folder / f"{slug[-80:].lstrip('-')}-{mark}")
-    # Names of data are paths, and their values no secrets.
+    # "data" has paths and no secrets.
     own = {key: value if key == "data" else comparable(value, key) for key, value in arm.settings().items()}
-    # As JSON gives it back: a tuple is a list.
+    # Through JSON, which turns tuples into lists.
     given = json.loads(json.dumps(comparable(dataclasses.asdict(settings)) | own))
     path = stored.folder / SETTINGS
     if stored.has_questions():
         try:
             known = json.loads(path.read_text(encoding="utf-8"))
         except (ValueError, OSError) as error:
-            raise CommandError(f"{path}: missing or damaged ({error}); name another --output.") from error
+            raise CommandError(f"{path}: is missing or damaged ({error}); name another --output.") from error
         if difference := first_difference(known, given):
             key, old, new = difference
             raise CommandError(
-                f"{folder} has results of {arm.name} with {key}={old}, not {new}: keep the setting, or name another "
+                f"{folder} has results of {arm.name} with {key}={old}, not {new}: use the old setting, or name another "
                 "--output."
             )
     stored.folder.mkdir(exist_ok=True)
@@ -100,7 +100,7 @@ def stored_arm(folder: Path, arm: Arm, settings: EvaluationSettings) -> StoredAr
 
 
 def first_difference(old: Any, new: Any, path: str = "") -> tuple[str, str, str] | None:
-    """(key, old value, new value) of the first difference between two settings; keys below a dict as "a/b"."""
+    """(key, old value, new value) of the first difference between two settings; a key within a dict is "a/b"."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in sorted(old.keys() | new.keys()):
             below = f"{path}/{key}" if path else key

@@ -1,7 +1,7 @@
-"""Asks the questions of an arm with the sampler, the environment and the tools of training, in this process.
+"""Asks the questions of an evaluation with the sampler, the environment and the tools of training, in this process.
 
-It uses the parts of an env runner: an engine in its own thread, and a `QuestionLoop` that keeps many questions in
-flight. It needs neither Ray nor a learner. Questions are recorded as in training, with the answers and their scores.
+It needs no Ray and no learner, only two parts of an env runner: an engine in its own thread, and a `QuestionLoop` that
+keeps many questions in flight. It records questions like training does, with their answers and scores.
 """
 
 import argparse
@@ -37,17 +37,18 @@ from rllib_arpo.tracking.machine import commit
 
 
 def recorded(
-    sampled: SampledQuestion, arm: Arm, rollout: RolloutSettings, commit: str | None, stated: Mapping[str, Any]
+    sampled: SampledQuestion, arm: Arm, rollout: RolloutSettings, code: str | None, settings: Mapping[str, Any]
 ) -> RecordedQuestion:
-    """A question that was sampled without forks in an environment of the arm, with its answers and their scores.
+    """A question that an environment of the arm sampled without forks, with its answers and their scores.
 
     Args:
-        stated: the settings with which it was sampled.
+        code: the commit of this package.
+        settings: the settings to state in the record.
     """
     env, tree = arm.first_env, sampled.tree
     question = env.task.question(sampled.number, tuple(env.tools))
 
-    def answered(trajectory: Trajectory) -> BenchmarkAnswer:
+    def scored(trajectory: Trajectory) -> BenchmarkAnswer:
         seed = request_seed(rollout.seed, sampled.number, trajectory.agent_id, 0) if rollout.temperature else None
         answer = _answer(trajectory, env)
         exact, f1 = _scores(answer, trajectory, question)
@@ -55,7 +56,7 @@ def recorded(
             task=arm.task,
             model=arm.model.name,
             style=arm.style,
-            commit=commit,
+            commit=code,
             question=question.messages[-1][1],
             answers=list(question.answers),
             ability=question.ability,
@@ -66,12 +67,12 @@ def recorded(
         )
 
     facts = QuestionFacts(BENCHMARK, 0, sampled.number, sampled.seconds)
-    answers = {trajectory.agent_id: answered(trajectory) for trajectory in tree.trajectories}
-    return RecordedQuestion.decoded(tree, facts, env.tokenizer, stated, answers=answers)
+    answers = {trajectory.agent_id: scored(trajectory) for trajectory in tree.trajectories}
+    return RecordedQuestion.decoded(tree, facts, env.tokenizer, settings, answers=answers)
 
 
 def _scores(answer: str | None, trajectory: Trajectory, question: Question) -> tuple[float, float | None]:
-    """Exact match, and for knowledge F1; both are 0 there unless the answer has the right format."""
+    """Exact match, and F1 for questions of knowledge; both are 0 if such an answer has a wrong format."""
     if question.ability != QA:
         return float(trajectory.accuracy >= 1.0), None
     if answer is None or not trajectory.format_valid:
@@ -86,7 +87,7 @@ def _answer(trajectory: Trajectory, env: ToolEnv) -> str | None:
     return parsed.text if isinstance(parsed, Answer) else None
 
 
-#: Key of a record's settings: the number of tokens that the model knows, V.
+#: Key of a record's settings: V, the size of the model's vocabulary.
 VOCAB_SIZE = "vocab_size"
 
 
@@ -98,16 +99,16 @@ def answered(
     *,
     check: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[EvaluationSettings, Path, list[tuple[Arm, StoredArm]]]]:
-    """Asks what is not answered yet of what a command line states: the settings, the folder `--output`, its arms.
+    """Asks every question of a command line that has no answer yet; gives the settings, the folder and its arms.
 
     Args:
-        args: of `add_sampling_arguments`, with `output`.
+        args: has the arguments of `add_sampling_arguments`, and `output`.
         models: as the user wrote them.
         baselines: as in `make_arms`.
-        check: a further check before the engine starts.
+        check: runs before the engine starts.
 
     Raises:
-        CommandError: something of the command line or of the data is wrong, or the folder cannot be continued.
+        CommandError: the command line or the data is wrong, or the folder has results of another evaluation.
     """
     with command_errors((*CHECKS, OSError)):
         settings, own, tasks = read_settings(args), read_env_configs(args), chosen_tasks(args)
@@ -120,7 +121,7 @@ def answered(
         with command_errors():
             check()
         stored = [(arm, stored_arm(folder, arm, settings)) for arm in arms]
-        missing = [(arm, place, sorted(set(arm.numbers) - place.numbers())) for arm, place in stored]
+        missing = [(arm, results, sorted(set(arm.numbers) - results.numbers())) for arm, results in stored]
         in_flight = args.questions_in_flight or max(1, TRAJECTORIES_IN_FLIGHT // settings.samples)
         for model in found:
             if of_model := [each for each in missing if each[0].model == model and each[2]]:
@@ -134,11 +135,11 @@ def ask_model(
     in_flight: int,
     num_threads: int | None,
 ) -> None:
-    """Asks questions of arms of one model, and stores them.
+    """Asks one model the missing questions of its arms, and stores them.
 
     Args:
-        missing: each arm with its place in the folder of results, and the questions that it lacks, at least one.
-        in_flight: the number of questions in progress at a time.
+        missing: each arm with its folder and the numbers of its missing questions, at least one.
+        in_flight: how many questions are in progress at a time.
 
     Raises:
         CommandError: the engine refuses the model or its arguments, or is not installed.
@@ -159,12 +160,12 @@ def ask_model(
         for arm, stored, numbers in missing:
             print(f"{arm.task}, {arm.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
             rollout = arm.rollout_settings(settings)
-            states = stated(arm.model.name, rollout) | {VOCAB_SIZE: engine.vocab_size}
+            in_record = stated(arm.model.name, rollout) | {VOCAB_SIZE: engine.vocab_size}
             progress = RolloutProgress(f"{arm.task}, {arm.label}", progress_mode())
             progress.begin(len(numbers))
             try:
                 for sampled in ask(arm, numbers, engine, thread, rollout, in_flight, progress.update):
-                    stored.add(recorded(sampled, arm, rollout, code, states))
+                    stored.add(recorded(sampled, arm, rollout, code, in_record))
             finally:
                 progress.end()
     finally:
@@ -184,11 +185,11 @@ def ask(
     """Yields the questions with these numbers, each as soon as it has ended.
 
     Args:
-        in_flight: the number of questions in progress at a time.
+        in_flight: how many questions are in progress at a time.
         on_progress: as in `QuestionLoop`.
 
     Raises:
-        RuntimeError: the environment raised an error that belongs to no trajectory; the message has the traceback.
+        RuntimeError: the environment failed outside any trajectory; the message has the traceback.
     """
     env = arm.first_env
     others = (env.another() for _ in range(min(in_flight, len(numbers)) - 1))

@@ -1,4 +1,4 @@
-"""The Tune callback that logs ARPO runs to MLflow without ever holding up training."""
+"""The Tune callback that logs ARPO runs to MLflow and never holds up training."""
 
 import atexit
 import logging
@@ -33,37 +33,36 @@ from rllib_arpo.tracking.machine import commit
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that the end of a run waits for a store that is taking the rest, and for one that has just failed.
+#: Seconds that the end of a run waits: for a store that still takes data, and for a store that has just failed.
 CLOSE_S, MAX_DELAY_S = 600.0, 15.0
 #: Seconds that an interrupted run waits for any store.
 INTERRUPT_S = 3.0
-#: Seconds after which a failed call is repeated once, since an idle connection that the server has closed fails once.
+#: Seconds before the only retry of a failed call: a connection that the server closed while it was idle fails once.
 SECOND_TRY_S = 0.5
 
-#: The folder of a trial, and the one in which Tune keeps its results while it runs.
+#: The trial's folder, and the folder in which Tune keeps its results during the run.
 Folders = tuple[Path, Path]
 
 
 class ARPOMLflowCallback(LoggerCallback):
-    """Logs params, metrics, tags, plots and trees of every trial, as one MLflow run.
+    """Logs each trial as an MLflow run: params, metrics, tags, plots and trees.
 
-    A thread makes the run agree with the trial's folder after every result (`run_log`), so the training loop does not
-    wait for the store. A store that fails is asked again after the next result and at the end. What it does not take
-    until then is not lost, since the folder has everything: `rllib-arpo log-run FOLDER --store URI` logs it later.
-    Steps are training iterations. A resumed trial goes on in the same run, if its folder is on a disk.
+    After every result a thread makes the run agree with the trial's folder (`run_log`), so training never waits for the
+    store. If the store fails, the thread tries again after the next result and at the end. Nothing is lost even then,
+    since the folder has everything: `rllib-arpo log-run FOLDER --store URI` logs it later. Steps are training
+    iterations. A resumed trial continues its MLflow run if its folder is on a local disk.
 
-    The URI is `tracking_uri`, or the environment variable MLFLOW_TRACKING_URI, or that of `mlflow.db` in the current
-    folder, with the artifacts in `mlruns` beside it.
+    The store is `tracking_uri`, or the environment variable MLFLOW_TRACKING_URI, or `mlflow.db` in the current folder
+    with its artifacts in `mlruns`.
 
     Args:
         tracking_uri: an MLflow tracking URI.
-        experiment_name: default: MLFLOW_EXPERIMENT_NAME, MLFLOW_EXPERIMENT_ID (of the user's store), "ARPO".
-        tags: of every run.
-        report: draw the run's plots after every evaluation and at its end, and its trees at its end, and log them as
+        experiment_name: default: MLFLOW_EXPERIMENT_NAME, MLFLOW_EXPERIMENT_ID (for the user's own store), "ARPO".
+        tags: every run gets these tags.
+        report: draw the plots after every evaluation and at the end of the run, and the trees at its end; log them as
             the artifacts "plots" and "trees".
-        traces: of each file of the trial's record (docs/watch.md), that is, of an iteration's recorded questions and
-            of an evaluation, this many questions are logged as traces, the same ones of each evaluation; 0: none.
-            Without a record there are none.
+        traces: how many questions to log as traces from each file of the trial's record (docs/watch.md), which has an
+            iteration's recorded questions or an evaluation; always the same questions of an evaluation. 0: none.
 
     Raises (in `setup`, before any trial starts):
         ValueError: the local store cannot be opened.
@@ -88,7 +87,7 @@ class ARPOMLflowCallback(LoggerCallback):
         self._thread: LogThread | None = None
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
-        """Opens a local store; a server is asked later, in the thread."""
+        """Opens a local store; the thread connects to a server later."""
         uri = store_uri(self.tracking_uri)
         if is_local(uri):
             self._open()
@@ -117,7 +116,7 @@ class ARPOMLflowCallback(LoggerCallback):
         self._changed.add(trial.trial_id)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Wakes the thread, now that Tune has written the results of which the callback was told."""
+        """Wakes the thread, now that Tune has written the results that the callback has seen."""
         if self._thread is not None and self._changed:
             self._thread.log([self._started[name] for name in self._changed])
             self._changed.clear()
@@ -126,7 +125,7 @@ class ARPOMLflowCallback(LoggerCallback):
         self.close()
 
     def interrupt(self) -> None:
-        """Ends the runs of trials that have not ended as KILLED, within `INTERRUPT_S`."""
+        """Marks the runs of unfinished trials as KILLED, and waits at most `INTERRUPT_S` for the store."""
         if self._thread is not None:
             for folder, _ in self._started.values():
                 if not (facts := read_facts(folder)).has_ended:
@@ -134,7 +133,7 @@ class ARPOMLflowCallback(LoggerCallback):
             self.close(INTERRUPT_S)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Logs what is still missing, as far as the store takes it in this time."""
+        """Logs what is still missing, and stops after this time."""
         if self._thread is not None:
             self._thread.close(self._started.values(), timeout_s)
             self._thread = None
@@ -157,11 +156,11 @@ class ARPOMLflowCallback(LoggerCallback):
 
 
 class LogThread:
-    """Makes MLflow runs agree with their folders, in a thread of its own.
+    """Makes MLflow runs agree with their folders, in its own thread.
 
     Args:
-        open_store: called in the thread until it succeeds.
-        uri: for the warning, which tells once that the store fails.
+        open_store: the thread calls it until it succeeds.
+        uri: the store's name in the warning, which appears once.
     """
 
     def __init__(self, open_store: Callable[[], Store], uri: str):
@@ -173,7 +172,7 @@ class LogThread:
         self._changed = threading.Condition()
         self._ending = threading.Event()
         self._failing = self._has_warned = False
-        # A daemon: a request that hangs must not keep the process from ending.
+        # A daemon, so a hanging request does not keep the process alive.
         self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
         self._thread.start()
 
@@ -184,7 +183,7 @@ class LogThread:
             self._changed.notify_all()
 
     def close(self, runs: Collection[Folders], timeout_s: float) -> None:
-        """Logs these runs a last time. A store that is failing has `MAX_DELAY_S`, another one `timeout_s` seconds."""
+        """Logs these runs a last time, within `timeout_s`, or `MAX_DELAY_S` if the store is failing."""
         with self._changed:
             self._due |= set(runs)
             self._ending.set()
@@ -192,7 +191,7 @@ class LogThread:
         timeout_s = min(MAX_DELAY_S, timeout_s) if self._failing else timeout_s
         self._thread.join(timeout_s)
         if self._thread.is_alive() and runs:
-            self._warn(next(iter(runs))[0], TimeoutError(f"not done in {timeout_s:.0f} s"))
+            self._warn(next(iter(runs))[0], TimeoutError(f"not finished in {timeout_s:.0f} s"))
 
     def _work(self) -> None:
         failed: set[Folders] = set()
@@ -205,7 +204,7 @@ class LogThread:
             failed = {run for run in sorted(due) if not self._log(run)}
 
     def _log(self, run: Folders) -> bool:
-        """Whether the store has all of a run."""
+        """Logs a run; returns whether the store now has all of it."""
         error = self._try(run)
         if error is not None and not self._failing and not self._ending.wait(SECOND_TRY_S):
             error = self._try(run)
@@ -215,8 +214,8 @@ class LogThread:
         return error is None
 
     def _try(self, run: Folders) -> Exception | None:
-        # The stores behind MLflow raise errors of requests, urllib3, SQLAlchemy, boto3 and the file system; here each
-        # of them means "not logged yet".
+        # The stores behind MLflow raise errors of requests, urllib3, SQLAlchemy, boto3 and the file system. All of
+        # them mean "not logged yet".
         try:
             if self._store is None:
                 self._store = self._open_store()
@@ -231,7 +230,7 @@ class LogThread:
         if not self._has_warned:
             self._has_warned = True
             logger.warning(
-                "MLflow at %s lacks a part of the run (%s); unless a later attempt succeeds, log it with "
+                "MLflow at %s did not take all of the run (%s). If no later attempt succeeds, log it with "
                 "`rllib-arpo log-run %s --store %s`.",
                 self._uri,
                 one_line(error),

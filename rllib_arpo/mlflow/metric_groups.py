@@ -1,7 +1,7 @@
-"""Converts a config or a result to MLflow's flat keys, short strings and floats; names metrics in groups.
+"""Converts a config or a result to MLflow's flat keys, short strings and floats, and sorts metrics into groups.
 
-MLflow's charts view makes a section of all names that agree up to their last "/", and sorts sections and charts by
-name. So a group is one section, with what people watch first at the top, and the "/" of a path becomes a space.
+MLflow's charts view puts names that agree up to their last "/" into one section, and sorts sections and charts by name.
+So a group is a section, the metrics that people watch come first, and the other "/" of a path become spaces.
 """
 
 import hashlib
@@ -24,16 +24,16 @@ from rllib_arpo.tracking.console import TIMER_LABELS
 MAX_KEY_LENGTH = 250
 MAX_PARAM_LENGTH = 6000
 
-#: Top-level result keys that are not measurements: Tune repeats the config in each result; a pid is only a name.
+#: Top-level keys of a result that are not measurements.
 NOT_METRICS = frozenset({"config", "pid"})
 
 
 def mlflow_key(name: str) -> str:
-    """`name` as a key that every MLflow server accepts.
+    """Turns `name` into a key that every MLflow server accepts.
 
-    Characters other than word characters, "-", "." and space become "_" ("/" separates levels; ":" is refused by
-    servers on Windows), empty, "." and ".." levels become "_", and a name of more than 250 characters keeps its
-    head and a hash of the whole.
+    "/" separates levels. Word characters, "-", "." and spaces stay; any other character becomes "_", also ":", which
+    servers on Windows refuse. Levels that are empty, "." or ".." become "_". A name of more than 250 characters keeps
+    its beginning and gets a hash of the whole.
     """
     levels = [re.sub(r"[^\w.\- ]", "_", level) for level in name.split("/")]
     key = "/".join("_" if level in ("", ".", "..") else level for level in levels)
@@ -48,7 +48,7 @@ def _marked(key: str, name: str) -> str:
 
 
 def _with_keys(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Keyed by `mlflow_key`; of two names that would share a key, the later one gets a hash of its own name."""
+    """Keyed by `mlflow_key`. If two names have the same key, the later one gets a hash of its name."""
     keyed: dict[str, Any] = {}
     for name, value in items:
         key = mlflow_key(name)
@@ -57,17 +57,17 @@ def _with_keys(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
-    """A config's leaves without secrets, keyed by path ("env_config/seed"), as at most 6,000 characters each."""
+    """A config's leaves without secrets, keyed by path ("env_config/seed"), cut to 6,000 characters each."""
     return _with_keys((path, str(value)[:MAX_PARAM_LENGTH]) for path, value in _leaves(without_secrets(config)))
 
 
 def flat_metrics(result: Mapping[str, Any], name_of: Callable[[str], str | None] = str) -> dict[str, float]:
-    """The numeric leaves of a result, keyed by their path ("env_runners/entropy/delta"); booleans are left out.
+    """The numbers in a result, keyed by their path ("env_runners/entropy/delta"), without booleans.
 
-    A list of one number counts as the number: Tune writes arrays as lists.
+    A list of one number counts as the number, because Tune writes arrays as lists.
 
     Args:
-        name_of: gives each path its name; None leaves it out.
+        name_of: gives each path its name; None leaves the path out.
     """
     measured = {key: value for key, value in result.items() if key not in NOT_METRICS}
     numeric = ((name_of(path), _as_float(value)) for path, value in _leaves(measured))
@@ -94,11 +94,11 @@ def _as_float(value: Any) -> float | None:
 _ROLLOUT, _LEARNER = ENV_RUNNER_RESULTS, f"{LEARNER_RESULTS}/{DEFAULT_MODULE_ID}"
 
 
-def _declared(metrics: Iterable[Metric[Any]], place: str) -> dict[str, str]:
-    return {f"{place}/{metric.name}": f"{metric.group}/{metric.mlflow_name}" for metric in metrics if metric.group}
+def _declared(metrics: Iterable[Metric[Any]], prefix: str) -> dict[str, str]:
+    return {f"{prefix}/{metric.name}": f"{metric.group}/{metric.mlflow_name}" for metric in metrics if metric.group}
 
 
-#: Path in the result -> name, with its group.
+#: Path in the result -> name with its group.
 NAMES = {
     **_declared((*ROLLOUT_METRICS, *BATCH_METRICS), _ROLLOUT),
     **_declared((*UPDATE_METRICS, NUM_ALARMS), _LEARNER),
@@ -112,8 +112,8 @@ NAMES = {
     "time_this_iter_s": f"{SECONDS}/iteration",
     "time_total_s": f"{SECONDS}/total",
 }
-#: The beginning of other paths -> that of their names. None: MLflow does not get RLlib's own timers, throughputs and
-#: bookkeeping, and what only repeats another metric.
+#: How other paths begin -> how their names begin. None leaves a path out: RLlib's timers, throughputs and counts, and
+#: copies of other metrics.
 PREFIXES = {
     f"{_ROLLOUT}/tools/": f"{TOOLS}/",
     f"{_ROLLOUT}/decisive/": f"{FORKS}/decisive steps ",
@@ -142,8 +142,9 @@ PREFIXES = {
 
 @lru_cache(maxsize=4096)
 def metric_name(path: str) -> str | None:
-    """The name of the metric at a path of the result ("env_runners/entropy/delta" -> "3 entropy and forks/entropy
-    delta"); None if it is left out.
+    """The MLflow name for a path of the result; None leaves it out.
+
+    For example "env_runners/entropy/delta" becomes "3 entropy and forks/entropy delta".
     """
     if path in NAMES:
         return NAMES[path]

@@ -1,7 +1,7 @@
-"""A recorded question as a trace of MLflow: the question, its trajectories and forks, turns, tool calls.
+"""Turns a recorded question into an MLflow trace, with spans for its trajectories and forks, turns and tool calls.
 
-MLflow's own tracer is not used. It exports in threads that report an error to the log and drop the trace, and it knows
-one store a process.
+We do not use MLflow's tracer: it exports in threads that log an error and drop the trace, and it supports one store per
+process.
 """
 
 import base64
@@ -20,11 +20,11 @@ from rllib_arpo.record.question import PlacedTurn, RecordedQuestion
 from rllib_arpo.show import words
 from rllib_arpo.tracking.transcripts import last_lines
 
-#: Metadata of a trace: the file of the record from which it was made, and when that file was written (ns).
+#: Metadata of a trace: the name of the record's file, and when that file was written (ns).
 FILE, WRITTEN = "record_file", "record_written"
 #: MLflow's types of spans.
 QUESTION, TRAJECTORY, TURN, TOOL = "CHAIN", "AGENT", "LLM", "TOOL"
-#: Attributes of a trajectory that its span shows, beside its reward and its advantage.
+#: Attributes of a trajectory in its span, besides reward and advantage.
 _OF_TRAJECTORY = ("accuracy", "format_valid", "stop_reason", "counts", "topped_up")
 #: Digits of an entropy in nats.
 _DIGITS = 5
@@ -34,13 +34,13 @@ _DIGITS = 5
 class QuestionTrace:
     """Makes the trace of a question.
 
-    Its ids are functions of the run, the file and the question, so that the same question gets the same ones.
+    Run, file and question determine its ids, so logging a question again gives the same ids.
 
     Attributes:
-        run_id: of MLflow.
+        run_id: the MLflow run.
         file: the name of the record's file.
-        written: when it was written, ns since the epoch. The record has the times within a question, but no time of
-            day: the question is taken to have ended when its file was written.
+        written: when the file was written, ns since the epoch. We take this as the end of the question, since the
+            record has only times within a question.
     """
 
     question: RecordedQuestion
@@ -59,7 +59,7 @@ class QuestionTrace:
             trace_location=TraceLocation.from_experiment_id(experiment),
             request_time=self._begin_ns // 1_000_000,
             state=TraceState.ERROR if self._outages() else TraceState.OK,
-            # What MLflow's list shows, beside the rewards.
+            # MLflow's list shows these previews beside the rewards.
             request_preview=f"{question_id}: {last_lines(self.question.prompt_text or '')}",
             response_preview=json.dumps(self._outcomes()),
             execution_duration=round(self._end_s * 1000),
@@ -69,7 +69,7 @@ class QuestionTrace:
         )
 
     def spans(self) -> Iterator[Span]:
-        """Each follows the one above it; a fork is below the trajectory that it left."""
+        """All spans, each after its parent. A fork's parent is the trajectory from which it was forked."""
         facts = self.question.facts
         yield self._span(
             "",
@@ -89,11 +89,11 @@ class QuestionTrace:
             yield from self._trajectory(trajectory)
 
     def _trajectory(self, trajectory: Trajectory) -> Iterator[Span]:
-        """The span of a trajectory, and those of its own turns."""
+        """The span of a trajectory, and the spans of its own turns."""
         question, begin_s, decision = self.question, 0.0, {}
         if trajectory.parent is not None:
             parent = question.tree.by_id()[trajectory.parent]
-            # The decision stands at the parent's turn that follows the node.
+            # The parent's turn after the node has the decision.
             after = [turn for turn in question.turns_of(parent) if turn.depth == trajectory.num_inherited_turns]
             if after:
                 begin_s, decision = _times(after[0].turn)[0], self._decision(after[0])
@@ -117,7 +117,7 @@ class QuestionTrace:
             yield from self._turn(turn)
 
     def _turn(self, placed: PlacedTurn) -> Iterator[Span]:
-        """The span of a turn, and that of its tool call."""
+        """The span of a turn, and the span of its tool call."""
         turn, text, call = placed.turn, placed.text, placed.turn.tool_call
         key = f"{placed.trajectory.agent_id}/{placed.own}"
         begin_s, generated_s, end_s = _times(turn)
@@ -163,14 +163,14 @@ class QuestionTrace:
         error: str = "",
         **attributes: Any,
     ) -> Span:
-        """A span.
+        """Makes a span.
 
         Args:
-            key: names it within the trace: "" (the root), "0.0" (a trajectory), "0.0/1" (a turn), "0.0/1/tool".
-            parent: the key of the span above it; None: it is the root.
-            times: begin and end, seconds since the question began.
-            inputs, outputs, attributes: what JSON can say; what is None is left out.
-            error: why it failed; empty: it did not.
+            key: its name within the trace: "" (the root), "0.0" (a trajectory), "0.0/1" (a turn), "0.0/1/tool".
+            parent: its parent's key; None for the root.
+            times: begin and end, in seconds since the question began.
+            inputs, outputs, attributes: values for JSON; None values are left out.
+            error: why it failed; empty if it did not.
         """
         of_mlflow = {
             SpanAttributeKey.REQUEST_ID: self.id,
@@ -193,7 +193,7 @@ class QuestionTrace:
         )
 
     def _decision(self, placed: PlacedTurn) -> dict[str, Any]:
-        """The decision at the node before a turn; empty if the node was not examined."""
+        """The fork decision at the node before a turn; empty if the node was not examined."""
         decided = placed.turn.decision
         if decided is None:
             return {}
@@ -213,7 +213,7 @@ class QuestionTrace:
         return [reason for reason in stop_reasons(self.question.tree) if reason in OUTAGE_STOP_REASONS]
 
     def _feedback(self, name: str, value: float) -> Feedback:
-        """A number by which MLflow can search: `feedback.reward > 0.5`."""
+        """A number that MLflow's search can compare: `feedback.reward > 0.5`."""
         source = AssessmentSource(source_type="CODE", source_id="rllib_arpo")
         feedback = Feedback(name=name, value=value, source=source, trace_id=self.id)
         feedback.assessment_id = f"a-{_digest(16, self.id, name):032x}"
@@ -236,7 +236,7 @@ class QuestionTrace:
 
 
 def trace_tags(question: RecordedQuestion) -> dict[str, str]:
-    """Search tags of a trace, beside its rewards (`trace_scores`); empty ones are left out."""
+    """Tags for searching traces, without empty ones; `trace_scores` has the rewards."""
     tree, facts = question.tree, question.facts
     failed = {call.name for call in tool_calls(tree) if call.name and call.status != ToolStatus.OK}
     tags = {
@@ -252,7 +252,7 @@ def trace_tags(question: RecordedQuestion) -> dict[str, str]:
 
 
 def trace_scores(question: RecordedQuestion) -> dict[str, float]:
-    """Means and the best reward of the trajectories that count; empty if none does."""
+    """Mean reward, best reward and mean accuracy of the trajectories that count; empty if none does."""
     counting = [trajectory for trajectory in question.tree.trajectories if trajectory.counts]
     if not counting:
         return {}
@@ -271,9 +271,9 @@ def trajectory_name(trajectory: Trajectory) -> str:
 
 
 def _times(turn: Turn) -> tuple[float, float, float]:
-    """The times at which a turn began, had its text, and had its tool's answer, in seconds since the question began.
+    """When a turn began, had its text, and had its tool's answer, in seconds since the question began.
 
-    A time that was not measured is the one before it.
+    A time that was not measured equals the previous one.
     """
     times = turn.times
     if times is None:

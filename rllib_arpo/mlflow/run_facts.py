@@ -1,4 +1,4 @@
-"""The driver's facts of a trial, as `run.json` in the trial's folder: its description, its tags, its status."""
+"""Keeps what the driver knows of a trial in its folder, as `run.json`: description, tags, status."""
 
 import dataclasses
 import json
@@ -29,12 +29,12 @@ class RunFacts:
     """What the driver knows of a run.
 
     Attributes:
-        id: names the folder; the MLflow run has it as a tag.
-        name: of the run.
-        tags: with the description; given to a new run.
-        status: of the trial.
-        experiment: MLflow's; None: the store's default one.
-        report, traces: what is logged, as `ARPOMLflowCallback` has it.
+        id: identifies the folder; the MLflow run has it as a tag.
+        name: the run's name.
+        tags: tags for a new run, with its description.
+        status: the trial's status.
+        experiment: the name of MLflow's experiment; None: the store's default.
+        report, traces: as in `ARPOMLflowCallback`.
     """
 
     id: str
@@ -47,7 +47,7 @@ class RunFacts:
 
     @property
     def has_ended(self) -> bool:
-        """An interrupted trial has not; it may go on."""
+        """Whether the trial is over. An interrupted trial is not, since it may be resumed."""
         return self.status in (FINISHED, FAILED)
 
 
@@ -57,7 +57,7 @@ def write_facts(folder: Path, facts: RunFacts) -> None:
 
 
 def read_facts(folder: Path) -> RunFacts:
-    """The facts of a trial's folder. Where a trial ran without the callback, they are made of the folder's name."""
+    """The facts in a trial's folder. If the trial ran without the callback, they follow from the folder's name."""
     path = folder / RUN_FILE
     if path.is_file():
         return RunFacts(**json.loads(path.read_text(encoding="utf-8")))
@@ -67,7 +67,7 @@ def read_facts(folder: Path) -> RunFacts:
 
 
 def run_tags() -> dict[str, str]:
-    """The data needed to repeat a run: versions, machine, and what MLflow itself notes (script, user, git commit)."""
+    """The tags for repeating a run: versions, machine, and MLflow's own tags (script, user, git commit)."""
     from mlflow.tracking.context.registry import resolve_tags
 
     installed = {name.replace("-", "_").removesuffix("_cpu"): version for name, version in versions().items()}
@@ -81,17 +81,14 @@ def run_tags() -> dict[str, str]:
 def description(
     algorithm: str, config: Mapping[str, Any], command: str, commit: str | None = None, folder: str | None = None
 ) -> str | None:
-    """The description of a training run; its settings are the params of the MLflow run.
+    """The description of a training run in MLflow, without its settings, which are params; None for other runs.
 
     Args:
-        algorithm: its name ("ARPO", "GRPO").
-        config: of the trial.
+        algorithm: the name of the algorithm ("ARPO", "GRPO").
+        config: the trial's configuration.
         command: the command line.
-        commit: of this package; None: it is not in a checkout.
-        folder: of the trial's results; None: not known.
-
-    Returns:
-        None if this is not a run of ARPO.
+        commit: this package's commit; None if it is not in a checkout.
+        folder: the folder of the trial's results, if known.
     """
     model, env = config.get("model_name_or_path"), config.get("env")
     if model is None:
@@ -108,6 +105,6 @@ def description(
 
 
 def command_line() -> str:
-    """The command of this process, with the interpreter's name instead of its path, and without secrets."""
+    """The command of this process without secrets; the interpreter appears by its name, not its path."""
     program, *arguments = sys.orig_argv or sys.argv
     return shlex.join([Path(program).name, *command_without_secrets(arguments)])

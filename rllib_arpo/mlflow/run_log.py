@@ -1,4 +1,4 @@
-"""Makes MLflow runs agree with the folder of a trial, as Tune and ARPO leave it, and with that of an evaluation."""
+"""Makes MLflow runs agree with the folder of a trial, as Tune and ARPO write it, or of an evaluation."""
 
 import json
 import tempfile
@@ -38,22 +38,22 @@ from rllib_arpo.show.pages import tree_files, write_files
 
 #: Artifact folders of a run.
 PLOTS_ARTIFACT, TREES_ARTIFACT = "plots", "trees"
-#: Questions whose trees are logged: of the last iteration, and before and after training.
+#: How many questions' trees are logged: of the last iteration, and of evaluations before and after training.
 NUM_QUESTIONS = 8
-#: The tag that says what the run has: its last iteration and evaluation, and of which state the artifacts are.
+#: The tag that records what the run has: its last iteration and evaluation, and the state of its artifacts.
 LOGGED_TAG = "rllib_arpo.logged"
-#: MLflow's experiment of evaluations.
+#: MLflow's experiment for evaluations.
 EXPERIMENT = "evaluation"
 #: The numeric fields of an estimate; their metric names are "gsm8k/pass_at_1", "gsm8k/pass_at_1/low", ...
 _PARTS = {"value": "", "low": "/low", "high": "/high", "seed_std": "/seed_std"}
 
 
 def log_folder(folder: Path, uri: str | None = None, experiment: str | None = None) -> Store:
-    """Logs the folder of a trial or of an evaluation, as the functions below do; returns the store.
+    """Logs the folder of a trial or of an evaluation with the functions below; returns the store.
 
     Args:
-        uri: of the store; None: as `open_store`.
-        experiment: None: that of the trial's callback, or `EXPERIMENT`.
+        uri: the store; None: `open_store` chooses.
+        experiment: None: the experiment of the trial's callback, or `EXPERIMENT`.
     """
     is_evaluation = (folder / SUMMARY).is_file()
     store = open_store(uri, experiment or (EXPERIMENT if is_evaluation else read_facts(folder).experiment))
@@ -62,20 +62,20 @@ def log_folder(folder: Path, uri: str | None = None, experiment: str | None = No
 
 
 def log_run(folder: Path, store: Store) -> None:
-    """Makes the run of a trial's folder in the store agree with the folder; a second call changes nothing.
+    """Makes a trial's run in the store agree with its folder; a second call changes nothing.
 
     Raises:
-        Exception: the first error of the store or of the folder; whatever could be logged is logged.
+        Exception: the first error of the store or the folder, after everything else has been logged.
     """
     RunLog(folder, store).log()
 
 
 class RunLog:
-    """Logs one folder repeatedly, each time what the run does not have yet.
+    """Logs a folder again and again, each time only what the run does not have yet.
 
     Args:
-        folder: of the trial: its record and `run.json`.
-        results: where Tune keeps `result.json` and `params.json` while the trial runs; default: `folder`.
+        folder: the trial's folder with its record and `run.json`.
+        results: the folder where Tune keeps `result.json` and `params.json` during the run; default: `folder`.
     """
 
     def __init__(self, folder: Path, store: Store, results: Path | None = None):
@@ -86,7 +86,7 @@ class RunLog:
         self._traced: dict[Path, int] = {}
 
     def log(self) -> None:
-        """Logs what is new. Raises as `log_run` does."""
+        """Logs what is new. It raises the same errors as `log_run`."""
         facts = read_facts(self._folder)
         run = self._store.run_of(facts.id, facts.name, facts.tags)
         self._logged = json.loads(run.data.tags.get(LOGGED_TAG, "{}"))
@@ -106,7 +106,7 @@ class RunLog:
             raise errors[0]
 
     def _log_results(self, run: Run, facts: RunFacts) -> None:
-        """Leaves out an iteration that a restored trial made again, since MLflow would keep both its results."""
+        """Logs new results. It skips an iteration that a restored trial repeated, since MLflow would keep both."""
         known = self._logged.get("iteration", 0)
         new = [one for one in read_results(self._results / EXPR_RESULT_FILE) if one[TRAINING_ITERATION] > known]
         if new:
@@ -124,7 +124,7 @@ class RunLog:
             self._store.client.set_terminated(run.info.run_id, status)
 
     def _log_traces(self, run: Run, facts: RunFacts) -> None:
-        """Logs the questions of the record's files that are new, or were written again by a restored trial."""
+        """Logs traces from the record's files that are new, or that a restored trial wrote again."""
         if not facts.traces:
             return
         written = self._written()
@@ -134,7 +134,7 @@ class RunLog:
             self._traced[path] = written[path]
 
     def _log_plots(self, run: Run, facts: RunFacts) -> None:
-        """While the trial runs, after evaluations only."""
+        """Logs the plots after each evaluation, and at the end of the trial."""
         evaluated = max((path.name for path in self._written() if path.name.startswith(EVALUATION)), default=None)
         state = [self._logged.get("evaluated"), evaluated, *(self._end_state() if facts.has_ended else ())]
         if facts.report and self._logged.get("iteration") and (facts.has_ended or self._logged.get("evaluated")):
@@ -146,7 +146,7 @@ class RunLog:
             self._log_files(run, TREES_ARTIFACT, self._end_state(), draw)
 
     def _written(self) -> dict[Path, int]:
-        """The files of the record -> when each was written, ns since the epoch."""
+        """File of the record -> when it was written, ns since the epoch."""
         return {path: path.stat().st_mtime_ns for path in (self._folder / RECORD_FOLDER).glob("*.parquet")}
 
     def _end_state(self) -> list[int]:
@@ -156,7 +156,7 @@ class RunLog:
         return plot_files(self._folder.name, draw_all(read_run(self._folder, self._results / EXPR_RESULT_FILE)))
 
     def _log_files(self, run: Run, artifact: str, state: Any, make: Callable[[], Iterable[tuple[str, bytes]]]) -> None:
-        """Logs files, unless the run has those of this state."""
+        """Logs the files, unless the run already has them for this state."""
         if self._logged.get(artifact) == state:
             return
         with tempfile.TemporaryDirectory() as folder:
@@ -170,10 +170,10 @@ class RunLog:
 
 
 def log_traces(store: Store, run: Run, path: Path, limit: int) -> None:
-    """Logs at most `limit` questions of a file of the record, each as a trace of the run.
+    """Logs at most `limit` questions of a record's file, each as a trace of the run.
 
-    They are chosen by their names, so that every evaluation has the same ones. The store says which of them it has, so
-    nothing is logged twice. If the file was written again, its traces are replaced.
+    Their names decide which, so all evaluations have the same ones. The store knows which traces it has, so nothing is
+    logged twice. If the file was written again, new traces replace the old ones.
     """
     run_id, written = run.info.run_id, path.stat().st_mtime_ns
     columns = pq.read_table(path, columns=["number", "question_id"]).to_pydict()
@@ -193,13 +193,13 @@ def log_traces(store: Store, run: Run, path: Path, limit: int) -> None:
     (file,) = record_files(path)
     for question in numbered_questions(file, numbers):
         trace = QuestionTrace(question, run_id, path.name, written)
-        # In this order: a trace that can be found has its spans.
+        # In this order, so a trace that can be found has its spans.
         client.log_spans(store.experiment, list(trace.spans()))
         client.start_trace(trace.info(store.experiment))
 
 
 def _metrics(results: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
-    """The times are Tune's, so that a result of which MLflow has a part stays one."""
+    """The metrics of results, with Tune's times: a result that is logged in two attempts keeps one time."""
     for result in results:
         time_ms = int(result.get(TIMESTAMP, 0)) * 1000
         for name, value in flat_metrics(result, metric_name).items():
@@ -207,12 +207,12 @@ def _metrics(results: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
 
 
 def log_evaluation(folder: Path, store: Store) -> None:
-    """Makes the runs of an evaluation's folder agree with its summary; a second call changes nothing.
+    """Makes the runs of an evaluation agree with the summary in its folder; a second call changes nothing.
 
-    The settings and the description of an arm are the params of its run, its estimates the metrics.
+    The settings and the description of an arm become the params of its run, its estimates the metrics.
 
     Raises:
-        Exception: of the store, or there is no summary in the folder.
+        Exception: the store fails, or the folder has no summary.
     """
     path = folder / SUMMARY
     summary = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Opens an MLflow store, which is a sqlite file, a folder or a server, and finds the runs of folders in it."""
+"""Opens an MLflow store (a sqlite file, a folder or a server), and finds the run of a folder in it."""
 
 import os
 import sqlite3
@@ -13,11 +13,11 @@ from mlflow.tracking import MlflowClient
 
 from rllib_arpo.redaction import without_secrets
 
-#: The tag by which the run of a folder is found again.
+#: This tag identifies the run of a folder.
 FOLDER_TAG = "rllib_arpo.folder"
-#: MLflow's own defaults (7 retries, 120 s each) keep one request for minutes.
+#: With MLflow's defaults (7 retries of 120 s) a request can take many minutes.
 HTTP_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
-#: MLflow's filters have no escapes: what would end a quoted text there is encoded in the tag.
+#: MLflow's filters have no escapes, so the tag encodes the characters that would end a quoted text.
 _QUOTABLE = str.maketrans({"'": "%27", "\\": "%5C"})
 DEFAULT_EXPERIMENT = "ARPO"
 _SQLITE = "sqlite:///"
@@ -25,14 +25,14 @@ _SQLITE = "sqlite:///"
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """An open MLflow store; `experiment` is the id of the experiment that gets the runs."""
+    """An open MLflow store; `experiment` is the id of the experiment for the runs."""
 
     uri: str
     client: MlflowClient
     experiment: str
 
     def run_of(self, folder_id: str, name: str, tags: Mapping[str, str]) -> Run:
-        """The run of a folder; a new one, with these tags, if there is none."""
+        """The run of a folder. If there is none, it makes one with these tags."""
         folder_id = folder_id.translate(_QUOTABLE)
         known = self.client.search_runs([self.experiment], f"tags.`{FOLDER_TAG}` = '{folder_id}'", max_results=1)
         if known:
@@ -40,7 +40,7 @@ class Store:
         return self.client.create_run(self.experiment, tags={**tags, FOLDER_TAG: folder_id}, run_name=name)
 
     def log_params(self, run: Run, params: Mapping[str, str]) -> None:
-        """Logs the params that the run does not have yet, since MLflow never lets a param change."""
+        """Logs the params that the run does not have yet; MLflow lets no param change."""
         missing = [Param(key, value) for key, value in params.items() if key not in run.data.params]
         self.client.log_batch(run.info.run_id, params=missing, synchronous=True)
 
@@ -49,7 +49,7 @@ class Store:
 
 
 def store_uri(uri: str | None = None) -> str:
-    """`uri`, or the environment variable MLFLOW_TRACKING_URI, or that of `mlflow.db` in the current folder."""
+    """`uri`, or the environment variable MLFLOW_TRACKING_URI, or the URI of `mlflow.db` in the current folder."""
     return uri or os.environ.get("MLFLOW_TRACKING_URI") or f"{_SQLITE}{Path.cwd() / 'mlflow.db'}"
 
 
@@ -61,11 +61,11 @@ def open_store(uri: str | None = None, experiment: str | None = None) -> Store:
     """Opens the store and finds or creates the experiment.
 
     Args:
-        uri: default: `store_uri()`; the artifacts of the default file are in `mlruns` beside it.
-        experiment: default: MLFLOW_EXPERIMENT_NAME, MLFLOW_EXPERIMENT_ID (but not in the default file), "ARPO".
+        uri: default: `store_uri()`; the default file keeps its artifacts in `mlruns` beside it.
+        experiment: default: MLFLOW_EXPERIMENT_NAME, MLFLOW_EXPERIMENT_ID (except for the default file), "ARPO".
 
     Raises:
-        ValueError: a local store cannot be opened, or the experiment is deleted there.
+        ValueError: a local store cannot be opened, or has deleted the experiment.
         Exception: a server does not answer, or refuses.
     """
     for name, value in HTTP_LIMITS.items():
@@ -87,21 +87,21 @@ def open_store(uri: str | None = None, experiment: str | None = None) -> Store:
 
 
 def one_line(error: BaseException) -> str:
-    """The innermost cause: "ConnectionRefusedError: ..." says more than the five errors that wrap it."""
+    """The innermost cause of an error, such as "ConnectionRefusedError: ...", which MLflow wraps several times."""
     while (cause := error.__cause__ or (None if error.__suppress_context__ else error.__context__)) is not None:
         error = cause
     return f"{type(error).__name__}: {without_secrets(' '.join(str(error).split()))}"[:300]
 
 
 def _check_sqlite(path: Path) -> None:
-    """MLflow itself waits for minutes for a file that it cannot read, or whose folder is missing."""
+    """Fails at once where MLflow would wait for minutes: for a file that cannot be read, or has no folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA schema_version")
 
 
 def _experiment(client: MlflowClient, name: str | None, artifacts: str | None) -> str:
-    """The id of the experiment. `artifacts`: where a new one keeps its artifacts; None leaves that to MLflow."""
+    """The id of the experiment. A new one keeps its artifacts in `artifacts`; None leaves that to MLflow."""
     name = name or os.environ.get("MLFLOW_EXPERIMENT_NAME")
     own_id = os.environ.get("MLFLOW_EXPERIMENT_ID")
     if name is None and own_id and artifacts is None:
@@ -110,5 +110,5 @@ def _experiment(client: MlflowClient, name: str | None, artifacts: str | None) -
     if found is None:
         return client.create_experiment(name or DEFAULT_EXPERIMENT, artifact_location=artifacts)
     if found.lifecycle_stage != "active":
-        raise ValueError(f"experiment {found.name!r} is deleted there: restore it or name another one")
+        raise ValueError(f"the experiment {found.name!r} was deleted; restore it, or name another one")
     return found.experiment_id

@@ -1,1 +1,1 @@
-"""The keywords of `ARPOConfig`: one table a method, from which defaults, checks and documentation follow."""
+"""Declares the keywords of `ARPOConfig`, a table for each method; defaults, checks and documentation follow from it."""

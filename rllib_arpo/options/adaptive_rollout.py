@@ -1,4 +1,4 @@
-"""The options of `ARPOConfig.adaptive_rollout`."""
+"""Declares the options of `ARPOConfig.adaptive_rollout`."""
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
@@ -31,7 +31,7 @@ from rllib_arpo.options.rules import (
 )
 from rllib_arpo.rollout.fork_schedule import BUDGET_ALLOCATIONS, OVER_TREE, RANKED
 
-#: The defaults of the fork rule, which the core states.
+#: The core sets the defaults of the fork rule.
 FORK_RULE = BranchingParams()
 
 
@@ -51,12 +51,12 @@ def _chooses_without_entropy(branching: str) -> bool:
 ADAPTIVE_ROLLOUT = {
     "num_rollouts": Option(
         16,
-        "M, trajectories per question.",
+        "M: trajectories per question.",
         at_least(1),
         Reader.SAMPLING,
         needs=(
             Need(
-                "baseline={baseline!r} compares a question's trajectories; use 'batch'",
+                "baseline={baseline!r} compares a question's trajectories; take more, or baseline='batch'",
                 lambda c: c.in_evaluation or c.baseline not in CREDITS or c.num_rollouts > 1,
                 {"num_rollouts": 1, "branching": "never"},
             ),
@@ -64,7 +64,7 @@ ADAPTIVE_ROLLOUT = {
     ),
     "num_initial_rollouts": Option(
         8,
-        "N, how many of them start at the prompt; the other M - N are forks or top-ups.",
+        "N: how many start at the prompt; the other M - N are forks or top-ups.",
         at_least(1),
         Reader.SAMPLING,
         needs=(
@@ -74,7 +74,7 @@ ADAPTIVE_ROLLOUT = {
                 {"num_rollouts": 4},
             ),
             Need(
-                "leaves none of num_rollouts={num_rollouts} to fork; branching='never' says so",
+                "leaves none of num_rollouts={num_rollouts} for forks; lower it, or set branching='never'",
                 lambda c: c.branching == "never" or c.num_initial_rollouts != c.num_rollouts or _monitors(c),
                 {"num_rollouts": 8},
             ),
@@ -82,15 +82,15 @@ ADAPTIVE_ROLLOUT = {
     ),
     "branching": Option(
         FORK_RULE.branching,
-        'which tool responses fork. "threshold": those with P > tau. "probability": each with probability P. '
-        '"random" (a control): each with `random_fork_probability`. "permuted" (a control at equal depth): where '
-        'P of a random earlier response at the same depth exceeds tau. "always": all, so `budget_allocation` '
-        'chooses. "never": none (GRPO).',
+        'which tool responses fork. "threshold": those with P > tau. "probability": each with probability P. "random" '
+        '(control): each with `random_fork_probability`. "permuted" (control with equal depths): each if a random '
+        'earlier response at its depth has P > tau. "always": all, so `budget_allocation` chooses. "never": none '
+        "(GRPO).",
         name_in(BRANCHING_RULES),
         Reader.SAMPLING,
         needs=(
             Need(
-                "max_tool_calls=0 leaves no response to fork at; branching='never' says so",
+                "with max_tool_calls=0 there is no tool response to fork at; set branching='never'",
                 lambda c: c.branching == "never" or c.max_tool_calls > 0,
                 {"max_tool_calls": 0},
             ),
@@ -98,16 +98,16 @@ ADAPTIVE_ROLLOUT = {
     ),
     "branch_width": Option(
         FORK_RULE.branch_width,
-        'Z, how many children a fork has; "wide": (M - N) / N, rounded up, so the first forks share the whole budget.',
+        'Z: children per fork; "wide": (M - N) / N, rounded up, so the first forks share the whole budget.',
         or_name(at_least(1), WIDE),
         Reader.FORKS,
         needs=(
             Need(
-                "not with pre_monitoring_sensitivity, whose N differs between questions",
+                "does not work with pre_monitoring_sensitivity, which gives each question its own N; set a number",
                 lambda c: c.branch_width != WIDE or not _monitors(c),
                 {"branch_width": "wide", "pre_monitoring_sensitivity": 1.0},
             ),
-            # "probability" would draw every child.
+            # The rule "probability" draws for every child.
             Need(
                 "must be less than num_rollouts={num_rollouts}",
                 lambda c: c.branch_width == WIDE or c.branch_width < c.num_rollouts,
@@ -115,26 +115,26 @@ ADAPTIVE_ROLLOUT = {
             ),
         ),
     ),
-    "entropy_window": Option(20, "k, how many tokens after a tool response are compared.", at_least(1)),
+    "entropy_window": Option(20, "k: how many tokens after a tool response are compared.", at_least(1)),
     "entropy_estimator": Option(
         "exact",
-        '"exact": over the whole vocabulary; "top_k": over the ten likeliest tokens, as in the authors\' code.',
+        '"exact": over the whole vocabulary; "top_k": over the ten likeliest tokens (the authors\' code).',
         name_in(ENTROPY_ESTIMATORS),
     ),
     "entropy_normalization": Option(
         "sum_log_vocab",
-        '"sum_log_vocab" (sum over the window / ln V, the authors\' code), "mean_log_vocab" (mean / ln V) or "vocab" '
-        "(sum / V, the paper's words).",
+        'units of the window\'s entropy. "sum_log_vocab": sum / ln V (the authors\' code); "mean_log_vocab": '
+        'mean / ln V; "vocab": sum / V (the paper).',
         name_in(ENTROPY_NORMALIZATIONS),
     ),
     "entropy_baseline": Option(
         "initial",
-        'what the entropy after a tool response is compared with. "initial" (the paper): that of the root\'s first'
-        ' tokens; "running": the mean after the same tool\'s responses in earlier questions.',
+        'reference for the entropy after a tool response. "initial" (the paper): the root\'s first tokens; "running": '
+        "the mean after the same tool in earlier questions.",
         one_of("initial", "running"),
         needs=(
             Need(
-                "branching={branching!r} does not look at the entropy",
+                "branching={branching!r} does not use the entropy; leave entropy_baseline='initial'",
                 lambda c: (
                     c.branching == "never"
                     or c.entropy_baseline != "running"
@@ -147,14 +147,14 @@ ADAPTIVE_ROLLOUT = {
     ),
     "entropy_baseline_questions": Option(
         None,
-        'how many of the last questions "running", "permuted", branch_threshold="auto" and pre-monitoring look '
-        "at; None: `questions_per_batch`.",
+        'how many earlier questions "running", "permuted", branch_threshold="auto" and pre-monitoring use; None: '
+        "`questions_per_batch`.",
         optional(at_least(1)),
         Reader.TRAINING,
         needs=(
             Need(
-                "needs one of entropy_baseline='running', branching='permuted', branch_threshold='auto', "
-                "a pre_monitoring_sensitivity",
+                "nothing uses earlier questions; set entropy_baseline='running', branching='permuted', "
+                "branch_threshold='auto' or a pre_monitoring_sensitivity",
                 lambda c: (
                     c.branching == "never" or c.entropy_baseline_questions is None or _follows_earlier_questions(c)
                 ),
@@ -164,26 +164,26 @@ ADAPTIVE_ROLLOUT = {
     ),
     "record_entropies": Option(
         "windows",
-        'which entropies are kept: "windows": those of a turn\'s first k tokens; "all": those of all generated '
-        "tokens. Fork decisions look at the first k in both cases.",
+        'which entropies are kept. "windows": each turn\'s first k tokens, which decide forks; "all": all generated '
+        "tokens.",
         name_in(RECORD_ENTROPIES),
     ),
     "branch_base_probability": Option(
         FORK_RULE.branch_base_probability,
-        "alpha of P = alpha + beta * dH.",
+        "alpha in P = alpha + beta * dH.",
         PROBABILITY,
         Reader.FORKS,
     ),
-    "branch_entropy_weight": Option(FORK_RULE.branch_entropy_weight, "beta of P.", POSITIVE, Reader.FORKS),
+    "branch_entropy_weight": Option(FORK_RULE.branch_entropy_weight, "beta in P.", POSITIVE, Reader.FORKS),
     "branch_threshold": Option(
         FORK_RULE.branch_threshold,
-        'tau; a response forks if P exceeds it. "auto": tau follows dH of the last `entropy_baseline_questions` '
-        "questions, so that `branch_share` of the tool responses exceed it.",
+        'tau: a response forks if P exceeds it. "auto": the tau that `branch_share` of the tool responses in the last '
+        "`entropy_baseline_questions` questions exceed.",
         or_name(FINITE, AUTO),
         Reader.FORKS,
         needs=(
             Need(
-                "entropy_baseline='running' moves already; set a number",
+                "entropy_baseline='running' follows the run already; set a number",
                 lambda c: c.branch_threshold != AUTO or c.entropy_baseline != "running",
                 {"branch_threshold": "auto", "entropy_baseline": "running"},
             ),
@@ -191,12 +191,12 @@ ADAPTIVE_ROLLOUT = {
     ),
     "branch_share": Option(
         None,
-        f'of branch_threshold="auto": the share of tool responses that fork while forks are left; None: {AUTO_SHARE}.',
+        f'for branch_threshold="auto": share of tool responses that fork while forks are left; None: {AUTO_SHARE}.',
         optional(number("a number between 0 and 1", lambda value: 0 < value < 1)),
         Reader.TRAINING,
         needs=(
             Need(
-                "belongs to branch_threshold='auto'",
+                "only branch_threshold='auto' reads it",
                 lambda c: c.branching == "never" or c.branch_share is None or c.branch_threshold == AUTO,
                 {"branch_share": 0.3},
             ),
@@ -204,12 +204,12 @@ ADAPTIVE_ROLLOUT = {
     ),
     "random_fork_probability": Option(
         FORK_RULE.random_fork_probability,
-        'with branching="random": the probability of a fork.',
+        'for branching="random": probability of a fork.',
         optional(PROBABILITY),
         Reader.FORKS,
         needs=(
             Need(
-                "branching={branching!r} needs a probability; it has no default",
+                "branching={branching!r} needs a probability, which has no default",
                 lambda c: (
                     c.random_fork_probability is not None or c.branching not in rules_with("random_fork_probability")
                 ),
@@ -219,12 +219,12 @@ ADAPTIVE_ROLLOUT = {
     ),
     "consecutive_fork_penalty": Option(
         FORK_RULE.consecutive_fork_penalty,
-        "c of AEPO's factor 1 - min(c l, 1) on P, where l nodes directly above were forked.",
+        "c in AEPO's factor 1 - min(c l, 1) on P, where the l nodes directly above forked.",
         PROBABILITY,
         Reader.FORKS,
         needs=(
             Need(
-                "with budget_allocation={budget_allocation!r} a node may be decided before those above it",
+                "budget_allocation={budget_allocation!r} may decide a node before the nodes above it; set 0",
                 lambda c: not c.consecutive_fork_penalty or c.budget_allocation not in OVER_TREE,
                 {"consecutive_fork_penalty": 0.1, "budget_allocation": "ranked_over_tree"},
             ),
@@ -232,22 +232,22 @@ ADAPTIVE_ROLLOUT = {
     ),
     "pre_monitoring_sensitivity": Option(
         None,
-        "beta of AEPO's choice of N for each question, N = M sigma(beta (H_root - H_tool)), from batch 2 + "
-        "`max_weight_lag` on; None: every question has `num_initial_rollouts`.",
+        "beta in AEPO's N = M sigma(beta (H_root - H_tool)) for each question, from batch 2 + `max_weight_lag` on; "
+        "None: always `num_initial_rollouts`.",
         optional(POSITIVE),
         Reader.FORKS,
     ),
     "budget_allocation": Option(
         "first_come",
-        'which nodes get the forks if the budget is short. "first_come": the first ones. "ranked": the largest '
-        "rises among a question's nodes of the same turn, once all its live trajectories have passed the turn. "
-        '"ranked_over_tree": the largest rises of the question, once all its trajectories have ended, so a '
-        'question lasts about twice as long. "random_over_tree": random nodes, at the same time (Tree-GRPO).',
+        'which nodes fork if the budget is short. "first_come": the first. "ranked": a turn\'s largest rises, once all '
+        "the question's live trajectories have passed the turn. \"ranked_over_tree\": the question's largest rises, "
+        'once all its trajectories have ended; it then takes about twice as long. "random_over_tree": random nodes, '
+        "at the same moment (Tree-GRPO).",
         name_in(BUDGET_ALLOCATIONS),
         Reader.FORKS,
         needs=(
             Need(
-                "branching={branching!r} must ignore the entropy",
+                "ranks by entropy, which branching={branching!r} must ignore; use 'first_come'",
                 lambda c: c.budget_allocation not in RANKED or not _chooses_without_entropy(c.branching),
                 {"budget_allocation": "ranked", "branching": "random", "random_fork_probability": 0.5},
             ),
@@ -255,13 +255,12 @@ ADAPTIVE_ROLLOUT = {
     ),
     "max_tool_calls": Option(
         3,
-        "how many tool calls a path may make; the next one ends it. Actions in a world and answers that an agent "
-        "gets count too.",
+        "tool calls per path; the next one ends it. Actions in a world and answers to an agent also count.",
         at_least(0),
     ),
     "max_response_tokens": Option(
         4096,
-        "the most tokens that a path may have after the prompt, generated or from tools.",
+        "maximum tokens of a path after the prompt, from the model and from tools.",
         at_least(1),
         needs=(
             Need(
@@ -272,38 +271,34 @@ ADAPTIVE_ROLLOUT = {
         ),
     ),
     "max_turn_tokens": Option(
-        None, "the most tokens that one turn may generate; None: no limit of its own.", optional(at_least(1))
+        None, "maximum generated tokens of one turn; None: no separate limit.", optional(at_least(1))
     ),
     "temperature": Option(
-        1.0, "the temperature of sampling; all log-probs are at this temperature.", POSITIVE, Reader.SAMPLING
+        1.0, "sampling temperature; all log-probs are at this temperature.", POSITIVE, Reader.SAMPLING
     ),
     "question_deadline_s": Option(
         600.0,
-        "seconds after which a question's unfinished trajectories are cut off. They keep their whole turns, but "
-        "not the turn that is being generated.",
+        "seconds after which a question's unfinished trajectories are cut off; they keep their complete turns.",
         POSITIVE,
     ),
     "deadline_reward": Option(
         None,
-        "the reward of a trajectory that the deadline cuts off. None leaves it out of the group mean and of the "
-        "loss. With a number it counts, and its last turn earns this reward as well. It is still left out if it "
-        "has no whole turn of its own, if a fork that counts shares its last turn, or if it is a fork whose first "
-        "turn was not answered.",
+        "reward that the last turn also earns if the deadline cuts a trajectory off. The trajectory is left out of "
+        "group mean and loss if this is None, it has no complete turn of its own, a counting fork shares its last "
+        "turn, or it is a fork whose first turn was not answered.",
         optional(FINITE),
     ),
     "on_bad_row": Option(
         "raise",
-        'what happens if a row of the data cannot be asked (no answer, a prompt that is too long): "raise" ends '
-        'the run and names file and row; "skip" leaves the question out and counts it (`questions_given_up`). The'
-        " first row is checked at the start.",
+        'if a row cannot be asked (no answer, prompt too long), "raise" ends the run and names file and row; "skip" '
+        "leaves it out and counts it (`questions_given_up`). The first row is checked at the start.",
         one_of("raise", "skip"),
     ),
     "max_weight_lag": Option(
         0,
-        "how many updates the weights that sample may be behind the trained ones. 0: strictly on-policy. With L "
-        ">= 1 the next L batches are sampled during the update, and engines take new weights in the middle of a "
-        "trajectory. Every token keeps the version that sampled it, and `importance_cap` corrects for it. ARPO "
-        "asks a question again if its weights exceed the bound.",
+        "how many updates the sampling weights may lag behind the trained ones. 0: strictly on-policy. L >= 1: the "
+        "next L batches are sampled during the update, engines take new weights within trajectories, each token keeps "
+        "its version, and `importance_cap` corrects for it. ARPO repeats a question whose weights lag further.",
         at_least(0),
         Reader.TRAINING,
         needs=(
@@ -321,14 +316,13 @@ ADAPTIVE_ROLLOUT = {
     ),
     "deterministic": Option(
         False,
-        "the same weights and questions give the same trees, whatever the timing: forks are decided turn by turn in "
-        'the order of agent ids (or "ranked"), and every request has its own seed, made from the run\'s '
-        "`debugging(seed=)`, question, agent id and turn. A deadline still depends on the clock.",
+        "makes trees depend only on weights and questions (and deadlines), not on timing: forks are decided turn by "
+        'turn in the order of agent ids (or "ranked"), and each request\'s seed is made from `debugging(seed=)`, '
+        "question, agent id and turn.",
         SWITCH,
         needs=(
             Need(
-                "with max_weight_lag={max_weight_lag} new weights arrive in the middle of trajectories, so that trees "
-                "depend on timing",
+                "max_weight_lag={max_weight_lag} changes weights within trajectories, so trees depend on timing",
                 lambda c: c.in_evaluation or not (c.deterministic and c.max_weight_lag),
                 {"deterministic": True, "max_weight_lag": 1, "num_env_runners": 1},
             ),

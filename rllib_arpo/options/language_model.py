@@ -1,4 +1,4 @@
-"""The options of `ARPOConfig.language_model`."""
+"""Declares the options of `ARPOConfig.language_model`."""
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
@@ -7,7 +7,7 @@ from rllib_arpo.options.option import Need, Option, Reader
 from rllib_arpo.options.rules import Rule, a_dict, at_least, name_in, one_of, optional
 from rllib_arpo.weights import WEIGHT_SYNCS
 
-MODEL = Rule("the id or the folder of a model", lambda value: isinstance(value, str) and value != "", "str")
+MODEL = Rule("the id or folder of a model", lambda value: isinstance(value, str) and value != "", "str")
 
 
 def _engines_have_gpus(config: AlgorithmConfig) -> bool:
@@ -17,11 +17,11 @@ def _engines_have_gpus(config: AlgorithmConfig) -> bool:
 
 LANGUAGE_MODEL = {
     "model_name_or_path": Option(
-        None, "a Hugging Face id or folder of a causal language model. Required.", MODEL, Reader.ENV_RUNNER
+        None, "Hugging Face id or folder of a causal language model; required.", MODEL, Reader.ENV_RUNNER
     ),
     "dtype": Option(
         "bfloat16",
-        "compute dtype of engine and learner; the learner's master weights are fp32.",
+        "engine and learner compute in this dtype; the learner keeps fp32 master weights.",
         one_of("bfloat16", "float16", "float32", "float64"),
         Reader.ENV_RUNNER,
         needs=(
@@ -38,30 +38,28 @@ LANGUAGE_MODEL = {
         ),
     ),
     "max_context_tokens": Option(
-        4096, "the most tokens that prompt and response may have together.", at_least(1), Reader.ENV_RUNNER
+        4096, "maximum tokens of prompt and response together.", at_least(1), Reader.ENV_RUNNER
     ),
     "engine": Option("vllm", '"vllm" or "scripted" (a toy for tests).', name_in(ENGINES), Reader.ENV_RUNNER),
-    "engine_kwargs": Option(
-        {}, "further arguments of the engine; for vLLM: its `EngineArgs`.", a_dict(), Reader.ENV_RUNNER
-    ),
+    "engine_kwargs": Option({}, "more engine arguments; for vLLM its `EngineArgs`.", a_dict(), Reader.ENV_RUNNER),
     "engine_num_threads": Option(
         None,
-        "CPU threads of the engine; None takes what Ray allots to the env runner.",
+        "CPU threads of the engine; None: as many as Ray gives the env runner.",
         optional(at_least(1)),
         Reader.ENV_RUNNER,
     ),
     "weight_sync": Option(
         "auto",
-        "how engines get the learner's weights: \"in_process_reload\" sends arrays (through Ray's object store "
-        'between processes), "nccl" and "ipc" are vLLM\'s transfers between separate GPUs and on a shared one, and'
-        ' "auto" takes "ipc" or "nccl" where they work, otherwise arrays.',
+        'how engines get new weights. "in_process_reload" sends arrays, between processes through Ray\'s object store; '
+        '"nccl" and "ipc" are vLLM\'s transfers between separate GPUs and on a shared one; "auto" takes one of these '
+        "if it works, otherwise arrays.",
         name_in(WEIGHT_SYNCS),
         Reader.SHARED,
     ),
     "sleep_level": Option(
         0,
-        "whether an engine that shares its GPU with the learner frees its memory during updates: 0: never; 1: "
-        "yes, with its weights kept in the CPU's memory; 2: yes, without keeping them, since new ones follow.",
+        "whether an engine on the learner's GPU frees its memory during updates. 0: no; 1: yes, keeping its weights in "
+        "CPU memory; 2: yes, dropping its old weights.",
         one_of(0, 1, 2),
         Reader.SHARED,
         needs=(
@@ -71,7 +69,7 @@ LANGUAGE_MODEL = {
                 {"sleep_level": 1},
             ),
             Need(
-                "with max_weight_lag the engines go on during the update",
+                "with max_weight_lag the engines sample during updates, so they cannot sleep",
                 lambda c: not (c.sleep_level and c.max_weight_lag),
                 {"sleep_level": 2, "max_weight_lag": 1, "num_env_runners": 1, "num_gpus_per_env_runner": 1},
             ),
@@ -79,10 +77,10 @@ LANGUAGE_MODEL = {
     ),
     "lora": Option(
         None,
-        'None trains all weights. A dict of keywords of `peft.LoraConfig`, such as {"r": 8, "lora_alpha": 16, '
-        '"target_modules": "all-linear"}, trains only an adapter, which is all that is sent and saved. The frozen'
-        " base is held in `dtype`, and is the reference of the KL.",
-        optional(a_dict("a dict of keywords of peft.LoraConfig")),
+        'None trains all weights. A dict for `peft.LoraConfig`, such as {"r": 8, "lora_alpha": 16, "target_modules": '
+        '"all-linear"}, trains an adapter; only this is sent and saved. The frozen base, kept in `dtype`, is the KL\'s '
+        "reference.",
+        optional(a_dict("a dict of peft.LoraConfig keywords")),
         Reader.SHARED,
     ),
 }

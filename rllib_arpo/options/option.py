@@ -1,4 +1,4 @@
-"""The declaration of an option, from which its keyword, its help, its row of the page and its checks follow."""
+"""`Option` declares an option: its keyword, its help, its row in docs/settings.md and its checks follow from that."""
 
 import copy
 import functools
@@ -15,15 +15,15 @@ from rllib_arpo.options.rules import Rule, did_you_mean, shown
 
 
 class Reader(Enum):
-    """The part of a run that reads an option; the values are words for when `evaluation_config` may set it.
+    """The part of a run that reads an option. The values say when `evaluation_config` may set it.
 
     Attributes:
-        ROLLOUT: the rollouts of training and those of evaluation, each with the value of its own configuration.
-        SAMPLING: as `ROLLOUT`, but greedy decoding does not read it.
-        FORKS: as `SAMPLING`, but nothing reads it where nothing forks.
-        ENV_RUNNER: an env runner and its engine, when they start.
-        SHARED: the learners and all engines, which must agree.
-        TRAINING: the driver and the learners, from the configuration of training.
+        ROLLOUT: training and evaluation each read it from their own configuration.
+        SAMPLING: like `ROLLOUT`, but greedy decoding does not read it.
+        FORKS: like `SAMPLING`, but only a rollout that forks reads it.
+        ENV_RUNNER: an env runner and its engine read it when they start.
+        SHARED: the learners and all engines read it, and must agree.
+        TRAINING: the driver and the learners read it from the training configuration.
     """
 
     ROLLOUT = "yes"
@@ -36,13 +36,13 @@ class Reader(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A condition on a key and on others, each of which keeps its own rule.
+    """A condition on a key together with other keys; each key also has a rule for itself.
 
     Attributes:
-        words: they complete the sentence "key=value: ...", with other keys in braces.
-        holds: the condition. It is not asked where nothing reads the key: an option of `Reader.FORKS` with
-            `branching="never"`, one of `Reader.TRAINING` in evaluation.
-        example: keys that break it in a configuration that is otherwise the default; a test tries it.
+        words: they complete the sentence "key=value: ..."; other keys are in braces.
+        holds: tests the condition, but only where the key is read: not for `Reader.FORKS` with `branching="never"`,
+            and not for `Reader.TRAINING` in evaluation.
+        example: changes of the default configuration that break the condition; a test tries them.
     """
 
     words: str
@@ -50,7 +50,7 @@ class Need:
     example: Mapping[str, Any]
 
     def sentence(self, key: str, config: AlgorithmConfig) -> str:
-        """The error message, which says so where the value is the default."""
+        """The error message; it marks a value that is the default."""
         value = getattr(config, key)
         default = " (default)" if value == getattr(type(config)(), key) else ""
         return f"{key}={shown(value)}{default}: {self.words.format_map(vars(config))}."
@@ -58,14 +58,14 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A keyword of one of `ARPOConfig`'s methods and the attribute of the same name.
+    """A keyword of one of `ARPOConfig`'s methods, and the attribute of the same name.
 
     Attributes:
-        default: its value in a new configuration, or a function that makes it.
-        doc: its meaning, for the help and the page.
-        rule: the rule that a value must keep by itself.
+        default: its value in a new configuration, or a function that returns it.
+        doc: its meaning, for the help and for docs/settings.md.
+        rule: the rule for its value alone.
         reader: the part of a run that reads it.
-        needs: the conditions on it and other keys.
+        needs: the conditions on it together with other keys.
     """
 
     default: Any
@@ -75,7 +75,7 @@ class Option:
     needs: tuple[Need, ...] = ()
 
     def new_value(self) -> Any:
-        """The default, in a copy of its own."""
+        """A copy of the default."""
         return self.default() if callable(self.default) else copy.deepcopy(self.default)
 
     def is_read(self, config: AlgorithmConfig) -> bool:
@@ -89,8 +89,8 @@ class Method:
     """A method of `ARPOConfig` that sets options.
 
     Attributes:
-        words: what it sets; the first line of its help.
-        of_rllib: whether RLlib has a method of this name, whose keywords go through.
+        words: the first line of its help.
+        of_rllib: whether RLlib has a method of this name, which gets all other keywords.
     """
 
     words: str
@@ -105,7 +105,7 @@ WIDTH = 116
 
 
 def sets(method: Method) -> Callable[[Function], Function]:
-    """Makes the docstring, of the options with their defaults, and a sentence about a keyword that is not known."""
+    """Gives a method its docstring, which lists the options with their defaults, and an error for unknown keywords."""
 
     def decorate(function: Function) -> Function:
         name = function.__name__

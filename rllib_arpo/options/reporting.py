@@ -1,11 +1,11 @@
-"""The options of `ARPOConfig.reporting`, beside RLlib's own keywords."""
+"""Declares the options of `ARPOConfig.reporting`; RLlib's own keywords are not here."""
 
 from rllib_arpo.options.option import Option, Reader
 from rllib_arpo.options.rules import PROBABILITY, name_in, optional
 from rllib_arpo.rollout.progress import INTERVALS_S, progress_mode
 
 REPORTING = {
-    # Decided in the process that makes the configuration, since a remote env runner sees no terminal.
+    # The process that makes the configuration decides this, since a remote env runner sees no terminal.
     "progress_bar": Option(
         progress_mode,
         'how a rollout shows its progress: "bar", "lines" or "off"; default: a bar on a terminal, otherwise lines.',
@@ -14,8 +14,8 @@ REPORTING = {
     ),
     "record_share": Option(
         0.05,
-        "the share of the training questions whose trees are recorded in the trial's folder (docs/watch.md), "
-        "beside those of all evaluation questions; None: only questions that end the run are recorded.",
+        "share of training questions whose trees are recorded in the trial's folder (docs/watch.md), beside all "
+        "evaluation questions; None: only questions that end the run.",
         optional(PROBABILITY),
         Reader.TRAINING,
     ),

@@ -1,4 +1,4 @@
-"""Rules for single values, and the words that an error message says about them."""
+"""Rules for single values, and their words in error messages."""
 
 import difflib
 import inspect
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class _Short(reprlib.Repr):
-    """Short texts of values, without addresses in memory."""
+    """Prints values in short, without memory addresses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class _Short(reprlib.Repr):
 class Rule:
     """A test of a value, and the words that complete the sentence "key=value: must be ...".
 
-    The words are a function where they change: a registry may grow after this package was imported.
+    The words may be a function, because a registry can grow after this package was imported.
 
     Attributes:
         type: the annotation of a keyword with such values, for editors.
@@ -43,24 +43,24 @@ class Rule:
         return self.words() if callable(self.words) else self.words
 
     def check(self, key: str, value: Any) -> None:
-        """Raises ValueError, one sentence that names the key, unless `value` keeps the rule."""
+        """Raises a ValueError that names the key, unless `value` keeps the rule."""
         if not self.test(value):
             raise ValueError(f"{key}={shown(value)}: must be {self.in_words()}.")
 
 
 def shown(value: Any) -> str:
-    """`value` as an error message shows it."""
+    """The text of `value` in an error message."""
     return _Short().repr(value)
 
 
 def did_you_mean(key: str, known: Sequence[str]) -> str:
-    """A question that ends an error message; empty where no known key is near."""
+    """A question for the end of an error message; empty if no known key is similar."""
     nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def one_of(*values: Any) -> Rule:
-    """Texts, numbers or switches. True equals 1, but does not count as a number; an array equals nothing."""
+    """Texts, numbers or switches. Unlike in Python, True does not equal 1. An array equals nothing."""
     names = ", ".join(map(repr, values))
 
     def test(value: Any) -> bool:
@@ -73,7 +73,7 @@ def one_of(*values: Any) -> Rule:
 
 
 def name_in(registry: Collection[str]) -> Rule:
-    """One of the names that the registry has when the value is checked."""
+    """A name in the registry, as it is when the value is checked."""
     return Rule(
         lambda: f"one of {', '.join(map(repr, registry))}", lambda value: _is(value, str) and value in registry, "str"
     )
@@ -112,7 +112,7 @@ def a_dict(words: str = "a dict", of: Rule | None = None) -> Rule:
 
 
 def takes(function: Any, number: int) -> bool:
-    """Whether this may be called with so many arguments; of some built-in functions nobody knows."""
+    """Whether this accepts that many arguments; True for built-in functions that have no signature."""
     try:
         inspect.signature(function).bind(*[None] * number)
     except TypeError:
@@ -132,5 +132,5 @@ PROBABILITY = number("a number in [0, 1]", lambda value: 0 <= value <= 1)
 FINITE = number("a finite number", lambda _value: True)
 SWITCH = one_of(True, False)
 COUNT = at_least(0)
-#: As NumPy and the engines take it.
+#: NumPy and the engines accept these seeds.
 SEED = Rule("an integer from 0 to 2**32 - 1", lambda value: COUNT.test(value) and value < 1 << 32)

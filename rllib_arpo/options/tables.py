@@ -1,4 +1,4 @@
-"""All options, by method of `ARPOConfig`."""
+"""Collects all options by their method of `ARPOConfig`."""
 
 from rllib_arpo.options.adaptive_rollout import ADAPTIVE_ROLLOUT
 from rllib_arpo.options.language_model import LANGUAGE_MODEL
@@ -12,11 +12,11 @@ METHODS = {
         "Sets how a question's tree of trajectories is sampled (paper, section 3.1).", ADAPTIVE_ROLLOUT
     ),
     "training": Method(
-        'Sets the update (docs/design.md, from "Group advantage" on); RLlib\'s own keywords go through.',
+        'Sets the update (docs/design.md, from "Group advantage" on); RLlib\'s own keywords work as well.',
         TRAINING,
         of_rllib=True,
     ),
-    "reporting": Method("Sets how a run is watched; RLlib's own keywords go through.", REPORTING, of_rllib=True),
+    "reporting": Method("Sets how a run is watched; RLlib's own keywords work as well.", REPORTING, of_rllib=True),
 }
 
 #: Every option by its name.

@@ -1,4 +1,4 @@
-"""The options of `ARPOConfig.training`, beside RLlib's own keywords."""
+"""Declares the options of `ARPOConfig.training`; RLlib's own keywords are not here."""
 
 from functools import partial
 from typing import Any
@@ -45,7 +45,7 @@ def _is_baseline(value: object) -> bool:
 
 BASELINE = Rule(
     lambda: (
-        f'one of {", ".join(map(repr, [*CREDITS, BATCH]))}, or "module:function" that can be imported, of four '
+        f'one of {", ".join(map(repr, [*CREDITS, BATCH]))}, or "module:function" of an importable function with four '
         "arguments"
     ),
     _is_baseline,
@@ -60,28 +60,27 @@ def _are_limits(value: object) -> bool:
 
 
 GUARDS = Rule(
-    f"a dict with finite numbers > 0, or None, for some of {', '.join(map(repr, GUARD_LIMITS))}",
+    f"a dict from some of {', '.join(map(repr, GUARD_LIMITS))} to finite numbers > 0 or None",
     _are_limits,
     "dict[str, float | None]",
 )
-_SMALLER = "set a questions_per_minibatch below questions_per_batch"
 
 
 def _clips(name: str, example: Any) -> Need:
-    """The clip bounds that an algorithm has by itself may stay where an update has a single step."""
+    """An algorithm's own clip bounds may stay where an update has a single step."""
 
     def holds(config: AlgorithmConfig) -> bool:
         value = getattr(config, name)
         is_own = value is not True and value == getattr(type(config)(), name)
         return is_own or config.num_epochs > 1 or config.questions_per_minibatch < config.questions_per_batch
 
-    words = f"an update of a single step clips nothing; {_SMALLER}, or num_epochs > 1"
+    words = "an update with one step clips nothing; lower questions_per_minibatch, or set num_epochs > 1"
     return Need(words, holds, {name: example, "questions_per_minibatch": 128})
 
 
 def _one_leaf(name: str, value: str, plain: str) -> Need:
     return Need(
-        f"with branching='never' a tree has one leaf; use {plain!r}, which is the same",
+        f"with branching='never' nothing is shared; use {plain!r}, which is the same",
         lambda c: c.branching != "never" or getattr(c, name) != value,
         {name: value, "branching": "never"},
     )
@@ -98,11 +97,11 @@ TRAINING = {
     "questions_per_minibatch": _option(16, "questions per optimizer step.", at_least(1)),
     "max_tokens_per_pass": _option(
         16384,
-        "unique tokens per forward pass; gradients accumulate over the passes of a minibatch.",
+        "unique tokens per forward pass; gradients accumulate over a minibatch's passes.",
         at_least(1),
         needs=(
             Need(
-                "must be at least max_context_tokens={max_context_tokens}, so that one trajectory fits into a pass",
+                "must be at least max_context_tokens={max_context_tokens}, since a pass must hold one trajectory",
                 lambda c: c.max_tokens_per_pass >= c.max_context_tokens,
                 {"max_tokens_per_pass": 500},
             ),
@@ -131,25 +130,25 @@ TRAINING = {
     ),
     "dual_clip": _option(
         None,
-        "bound c > 1 on the ratio of tokens with negative advantage; None: off.",
+        "upper bound > 1 on the ratio of tokens with negative advantage; None: off.",
         optional(number("a finite number > 1", lambda value: value > 1)),
         needs=(_clips("dual_clip", 3.0),),
     ),
     "keep_clipped_gradient": _option(
         False,
-        "whether a token of positive advantage keeps the gradient (1 + clip_high) A d ln pi above the upper bound"
-        " (AEPO); otherwise it has none there.",
+        "whether a token with positive advantage keeps the gradient (1 + clip_high) A d ln pi above the upper bound "
+        "(AEPO).",
         SWITCH,
         needs=(_clips("keep_clipped_gradient", True),),
     ),
     "entropy_advantage_coeff": _option(
         0.0,
-        "a of the factor max(0, 1 + a z) on a token's advantage, z its entropy among those of the minibatch (AEPO); 0: "
-        'off. Needs record_entropies="all".',
+        "a in the factor max(0, 1 + a z) on a token's advantage, where z is its entropy, standardised over the "
+        'minibatch (AEPO); 0: off. Needs record_entropies="all".',
         NOT_NEGATIVE,
         needs=(
             Need(
-                "needs record_entropies='all', the entropy of every token",
+                "needs the entropy of every token; set record_entropies='all'",
                 lambda c: not c.entropy_advantage_coeff or c.record_entropies == "all",
                 {"entropy_advantage_coeff": 0.2},
             ),
@@ -158,11 +157,11 @@ TRAINING = {
     "kl_coeff": _option(0.0, "coefficient of the k3 KL to the initial model; 0: no KL.", NOT_NEGATIVE),
     "kl_in_reward": _option(
         False,
-        'subtract a per-token k1 KL from the reward instead (REINFORCE++); needs branching="never".',
+        'subtracts a per-token k1 KL from the reward instead (REINFORCE++); needs branching="never".',
         SWITCH,
         needs=(
             Need(
-                "needs a kl_coeff > 0",
+                "needs kl_coeff > 0",
                 lambda c: not c.kl_in_reward or c.kl_coeff > 0,
                 {"kl_in_reward": True, "branching": "never"},
             ),
@@ -176,41 +175,40 @@ TRAINING = {
     "entropy_coeff": _option(0.0, "coefficient of the entropy bonus.", NOT_NEGATIVE),
     "importance_cap": _option(
         2.0,
-        "the largest weight that corrects a token for the gap between engine and learner; None: no correction.",
+        "maximum weight that corrects a token for the gap between engine and learner; None: off.",
         optional(POSITIVE),
     ),
     "gradient_checkpointing": _option(
         "auto",
-        'whether the backward pass computes activations again; "auto": only if those of max_tokens_per_pass '
-        "tokens do not fit into the memory of the learner's GPU or machine.",
+        'whether the backward pass recomputes activations; "auto": if those of max_tokens_per_pass tokens do not fit '
+        "into the learner's GPU or machine.",
         one_of("auto", True, False),
     ),
     "tree_attention": _option(
         "auto",
-        'the learner\'s kernel: "path_gather", "varlen" or "auto" (docs/rllib.md, "Attention on trees").',
+        'the learner\'s attention kernel: "path_gather", "varlen" or "auto" (docs/rllib.md, "Attention on trees").',
         one_of("auto", *TREE_KERNELS),
     ),
     "learner_compile": _option(
         "auto",
-        'what torch.compile compiles in the learner: "layers" (decoder layers and LM head), "none", or "auto": '
-        '"layers" on CUDA, if there is a C compiler, otherwise "none".',
+        'what torch.compile compiles. "layers": decoder layers and LM head; "auto": the same on CUDA with a C '
+        'compiler, otherwise "none".',
         one_of(*LEARNER_COMPILE),
     ),
     "baseline": _option(
         "group",
-        'what a reward is compared with: "group": the question\'s others (GRPO, ARPO), "tree": the question\'s others, '
-        'and those of its own root and forks (Tree-GRPO), "same_state": the question\'s others, and those that read '
-        'the same tool response (GiGPO), "batch": all of the batch (REINFORCE++), or "module:function": '
-        'docs/design.md, "Credit".',
+        'which rewards a reward is compared with. "group": the question\'s others (GRPO, ARPO); "tree": also those of '
+        'its root and forks (Tree-GRPO); "same_state": also those that read the same tool response (GiGPO); "batch": '
+        'the whole batch (REINFORCE++); "module:function": your own (docs/design.md, "Credit").',
         BASELINE,
         needs=(
             Need(
-                "with branching='never' a tree has one leaf; use 'group', which is the same",
+                "with branching='never' there are no forks to compare; use 'group', which is the same",
                 lambda c: c.branching != "never" or c.baseline not in CREDITS or not CREDITS[c.baseline].needs_forks,
                 {"baseline": "tree", "branching": "never"},
             ),
             Need(
-                "not with max_resample_rounds, which takes equal returns for no signal",
+                "learns from questions with equal returns, which max_resample_rounds replaces; set it to 0",
                 lambda c: not (c.max_resample_rounds and _judges_equal_returns(c.baseline)),
                 {"baseline": "batch", "max_resample_rounds": 1},
             ),
@@ -218,17 +216,17 @@ TRAINING = {
     ),
     "returns": _option(
         "total",
-        'which rewards judge a token: "total": all of its trajectory (the paper); "to_go": those paid from its '
-        "turn on. Both are the same if only the last turn is paid.",
+        'which rewards judge a token. "total": all of its trajectory (the paper); "to_go": those from its turn on, the '
+        "same if only the last turn is paid.",
         one_of("total", "to_go"),
         needs=(
             Need(
-                "not with max_resample_rounds, which takes equal returns for a group without a signal",
+                "learns from questions with equal returns, which max_resample_rounds replaces; set it to 0",
                 lambda c: not (c.max_resample_rounds and c.returns == "to_go"),
                 {"returns": "to_go", "max_resample_rounds": 1},
             ),
             Need(
-                "not with baseline={baseline!r}; use 'group' or 'batch'",
+                "needs baseline='group' or 'batch', not {baseline!r}",
                 lambda c: c.returns != "to_go" or c.baseline in ("group", BATCH),
                 {"returns": "to_go", "baseline": "tree"},
             ),
@@ -236,11 +234,11 @@ TRAINING = {
     ),
     "normalize_std": _option(
         True,
-        "whether a question's advantages are divided by the standard deviation of its rewards (not in Dr. GRPO).",
+        "divides a question's advantages by the standard deviation of its rewards (not in Dr. GRPO).",
         SWITCH,
         needs=(
             Need(
-                "baseline='batch' divides by the standard deviation of the whole batch",
+                "baseline='batch' always divides by the standard deviation of the whole batch; leave it at True",
                 lambda c: c.baseline != BATCH or c.normalize_std,
                 {"normalize_std": False, "baseline": "batch"},
             ),
@@ -260,30 +258,25 @@ TRAINING = {
     ),
     "max_resample_rounds": _option(
         0,
-        "how often questions without signal are replaced by new ones (DAPO); those that are still without signal "
-        "then are left out.",
+        "how often new questions replace those without signal (DAPO); any left are dropped.",
         at_least(0),
     ),
     "adam_betas": _option(
-        (0.9, 0.95), "the betas of AdamW.", Rule("two numbers in [0, 1)", _are_betas, "tuple[float, float]")
+        (0.9, 0.95), "AdamW's betas.", Rule("two numbers in [0, 1)", _are_betas, "tuple[float, float]")
     ),
-    "weight_decay": _option(0.0, "the weight decay of AdamW.", NOT_NEGATIVE),
+    "weight_decay": _option(0.0, "AdamW's weight decay.", NOT_NEGATIVE),
     "learner_num_threads": _option(
-        None, "CPU threads of a learner; None takes what Ray allots to it.", optional(at_least(1))
+        None, "CPU threads of a learner; None: as many as Ray gives it.", optional(at_least(1))
     ),
     "learner_timeout_s": _option(
         3600.0,
-        "seconds after which a remote learner that has not finished an update (or another call) counts as dead, "
-        "and the run ends; None: no limit.",
+        "the run ends if a remote learner takes more seconds for an update (or another call); None: no limit.",
         optional(POSITIVE),
     ),
-    "skip_groups_without_signal": _option(
-        True, "whether trees without any advantage, whose gradient is zero, are left out of the computation.", SWITCH
-    ),
+    "skip_groups_without_signal": _option(True, "skips trees without any advantage, whose gradient is zero.", SWITCH),
     "guards": _option(
         {},
-        "metric of the learner -> the limit of its alarm, instead of the default (`learner/metrics.py`); a limit "
-        "of None switches the alarm off.",
+        "learner metric -> limit of its alarm, instead of the default (`learner/metrics.py`); None: no alarm.",
         GUARDS,
     ),
     "max_error_share": _option(
@@ -294,18 +287,17 @@ TRAINING = {
     ),
     "max_iterations_without_signal": _option(
         25,
-        "ends the run after this many iterations in a row in which no question has rewards that differ; the first"
-        " few warn. None: never.",
+        "the run warns, then ends after this many iterations in a row without a question whose rewards differ; None: "
+        "it goes on.",
         optional(at_least(1)),
     ),
     "sharding": _option(
         "none",
-        'what each of several learners holds: "none": the whole model; "fsdp2": a part of the model and of Adam\'s'
-        " state.",
+        'what each of several learners holds. "none": the whole model; "fsdp2": a shard of it and of Adam\'s state.',
         name_in(SHARDINGS),
         needs=(
             Need(
-                "needs learners to share the model, num_learners >= 2 and not {num_learners}",
+                "splits the model between learners; set num_learners >= 2, not {num_learners}",
                 lambda c: c.sharding == "none" or c.num_learners >= 2,
                 {"sharding": "fsdp2"},
             ),
@@ -313,7 +305,7 @@ TRAINING = {
     ),
     "optimizer_offload": _option(
         False,
-        "whether Adam's state stays in the CPU's memory except during optimizer steps; for learners on GPUs.",
+        "keeps Adam's state in CPU memory except during optimizer steps; for learners on GPUs.",
         SWITCH,
         needs=(
             Need(
@@ -322,7 +314,7 @@ TRAINING = {
                 {"optimizer_offload": True},
             ),
             Need(
-                "not with sharding={sharding!r}, which cuts up Adam's state",
+                "does not work with sharding={sharding!r}, which splits Adam's state",
                 lambda c: not c.optimizer_offload or c.sharding == "none",
                 {"optimizer_offload": True, "sharding": "fsdp2", "num_learners": 2, "num_gpus_per_learner": 1},
             ),

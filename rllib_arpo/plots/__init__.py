@@ -1,5 +1,5 @@
-"""The plots of a run: run_data reads results and record, iterations draws results, trees the record, gallery all.
+"""Draws the plots of a run: `iterations` from its results, `trees` from its record; `gallery` draws all of them.
 
-A plot is a pure function of `RunData`. Where a run lacks what a plot shows, the sentence of a `MissingDataError` stands
-in the place of the figure.
+A plot is a pure function of `RunData`. If a run lacks data for a plot, the page shows the sentence of a
+`MissingDataError` instead.
 """

@@ -1,4 +1,4 @@
-"""All plots of a run: as PNG files, and as one page."""
+"""Draws all plots of a run, as PNG files and on one page."""
 
 import base64
 import threading
@@ -14,7 +14,7 @@ from rllib_arpo.plots.trees import draw_entropy, draw_forks, draw_rises
 from rllib_arpo.show.pages import plots_page
 
 PAGE = "plots.html"
-#: Matplotlib is not made for several threads.
+#: Matplotlib is not safe in several threads.
 _DRAWING = threading.Lock()
 
 
@@ -23,9 +23,9 @@ class Plot:
     """A kind of plot.
 
     Attributes:
-        name: of its file.
-        title, caption: on the page.
-        draw: raises MissingDataError.
+        name: the name of its file.
+        title, caption: its texts on the page.
+        draw: draws the figure, or raises MissingDataError.
     """
 
     name: str
@@ -40,26 +40,26 @@ PLOTS = (
          "iteration's update. A call that forks share counts once.",
          draw_progress),
     Plot("accuracy_by_tool_calls", "Accuracy against tool calls",
-         "Calls that training has executed up to the iteration; a call that forks share counts once.",
+         "Tool calls that training has executed so far; a call that forks share counts once.",
          draw_accuracy_by_calls),
     Plot("entropy", "Entropy by token, before and after tool responses",
-         "Of trajectories from the prompt; each question counts once, with 95 % intervals over questions. Grey: the "
-         "tokens of which dH is made.",
+         "Trajectories from the prompt; each question counts once, with 95 % intervals over questions. Grey: the "
+         "tokens that dH compares.",
          draw_entropy),
     Plot("entropy_rise", "dH by turn and tool",
          "The rise of the entropy after tool responses, at the nodes of trajectories from the prompt; each question "
          "counts once, with 95 % intervals over questions.",
          draw_rises),
     Plot("forks", "Forks by turn",
-         "Of the recorded training questions, on all their trajectories. Right: of the nodes that were decided while "
-         "budget remained, the share that was forked.",
+         "All trajectories of the recorded training questions. Right: the share of nodes that were forked, among the "
+         "nodes decided while budget remained.",
          draw_forks),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A plot of a run: either the PNG, or the sentence that says what is missing."""
+    """A plot of a run: either the PNG, or the sentence about the missing data."""
 
     plot: Plot
     image: bytes | None
@@ -82,7 +82,7 @@ def draw_first(run: RunData) -> list[Drawn]:
 
 
 def plot_files(title: str, drawn: Sequence[Drawn]) -> Iterator[tuple[str, bytes]]:
-    """(name, content): a PNG for each plot that could be drawn, and the page with all."""
+    """(name, content) of a PNG for each plot that could be drawn, and of the page with all plots."""
     for one in drawn:
         if one.image is not None:
             yield f"{one.plot.name}.png", one.image

@@ -10,12 +10,12 @@ from rllib_arpo.plots.run_data import EVALUATION, TRAINING, MissingDataError, Ru
 from rllib_arpo.plots.style import COLORS, count_axis, legend, panels
 
 LABELS = {TRAINING: "training, as sampled", EVALUATION: "evaluation, held out"}
-#: Name on the plots -> the metric below `env_runners`, a mean per trajectory, and the column of the record.
+#: Label -> the metric below `env_runners`, a mean over trajectories, and the column of the record.
 MEASURES = {"accuracy": ("accuracy", "accuracy"), "mean reward": (EPISODE_RETURN_MEAN, "reward")}
 
 
 def learning_curves(run: RunData, measure: str) -> dict[str, tuple[list[int], list[float]]]:
-    """`TRAINING` and `EVALUATION` -> iterations and values; an evaluation before the first iteration is at 0."""
+    """`TRAINING` and `EVALUATION` -> iterations and values. An evaluation before training has iteration 0."""
     metric, column = MEASURES[measure]
     iterations, values = run.series(EVALUATION_RESULTS, ENV_RUNNER_RESULTS, metric)
     if (before := _before_training(run, column)) is not None:
@@ -51,7 +51,7 @@ def draw_accuracy_by_calls(run: RunData) -> Figure:
     """Draws the accuracy against the tool calls that training has executed.
 
     Raises:
-        MissingDataError: it has executed none.
+        MissingDataError: training has executed no call.
     """
     calls = {0: 0.0, **dict(zip(*run.series(ENV_RUNNER_RESULTS, "tool_calls_executed_lifetime"), strict=True))}
     if not any(calls.values()):
@@ -66,7 +66,7 @@ def draw_accuracy_by_calls(run: RunData) -> Figure:
 
 
 def _before_training(run: RunData, column: str) -> float | None:
-    """The mean over trajectories of the recorded evaluation before the first iteration, which no result has."""
+    """The mean over trajectories in the recorded evaluation before training, which is in no result."""
     rows = run.rows(EVALUATION)
     leaves = rows[rows["iteration"] == 0].drop_duplicates(["question_id", "agent_id"])
     return float(leaves[column].mean()) if len(leaves) else None

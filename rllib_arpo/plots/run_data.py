@@ -1,4 +1,4 @@
-"""Reads a run for the plots: Tune's results, the record of trees without its texts, and the stages that it shows."""
+"""Reads a run for the plots: Tune's results, and the record of trees without its texts, split into stages."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.schema import SCHEMA
 from rllib_arpo.show.words import name_of_stage
 
-#: Columns of the record that plots read; of a turn's entropies the first `NUM_POSITIONS`.
+#: Columns of the record that plots read. They read only the first `NUM_POSITIONS` of a turn's entropies.
 COLUMNS = (
     "purpose", "iteration", "number", "question_id", "agent_id", "parent", "accuracy", "reward",
     "turn", "depth", "entropies", "after_tool", "delta", "eligible", "children",
@@ -28,17 +28,17 @@ TRAINING, EVALUATION = "training", "evaluation"
 
 
 class MissingDataError(ValueError):
-    """A run lacks what a plot shows; the message is one sentence."""
+    """A run lacks the data for a plot; the message is one sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunData:
-    """What plots read of a run.
+    """The data of a run for plots.
 
     Attributes:
-        results: of each iteration, in their order; nested, as RLlib reports them.
-        record: rows of `COLUMNS`: of the first and the last evaluation, and of all training questions.
-        settings: of the record (`record.tables.stated`); empty without one.
+        results: the iterations' results in order; nested, as RLlib reports them.
+        record: the `COLUMNS` of the first and the last evaluation and of all training questions.
+        settings: the record's settings (`record.tables.stated`); empty without a record.
     """
 
     results: Sequence[Mapping[str, Any]]
@@ -51,27 +51,27 @@ class RunData:
         return [i for i, value in found if value is not None], [value for _, value in found if value is not None]
 
     def rows(self, purpose: str) -> pd.DataFrame:
-        """The rows of the record of this purpose."""
+        """The record's rows with this purpose."""
         return self.record[self.record["purpose"] == purpose]
 
 
 Measured = TypeVar("Measured")
-#: The table of a run without a record.
+#: The record of a run that has none.
 EMPTY_RECORD = SCHEMA.empty_table().select(COLUMNS).to_pandas()
 
 
 def trial_folders(folder: Path) -> list[Path]:
-    """The folders of the trials in `folder`, a trial's or an experiment's.
+    """The folders of the trials in `folder`, which is a trial or an experiment.
 
     Raises:
-        ValueError: there is none.
+        ValueError: it has no trial.
     """
     names = (EXPR_RESULT_FILE, RECORD_FOLDER)
     if any((folder / name).exists() for name in names):
         return [folder]
     found = sorted({path.parent for name in names for path in folder.glob(f"*/{name}")})
     if not found:
-        raise ValueError(f"{folder}: not the folder of a run: it has no {EXPR_RESULT_FILE} and no {RECORD_FOLDER}.")
+        raise ValueError(f"{folder}: is not the folder of a run: it has no {EXPR_RESULT_FILE} and no {RECORD_FOLDER}.")
     return found
 
 
@@ -79,11 +79,11 @@ def read_run(folder: Path, results: Path | None = None) -> RunData:
     """The data of a trial.
 
     Args:
-        folder: of the trial.
-        results: the file of Tune's results, if it does not lie there.
+        folder: the trial's folder.
+        results: the file of Tune's results, if it is somewhere else.
 
     Raises:
-        ValueError: a file of the record is not one of this version.
+        ValueError: a file of the record has another version.
     """
     own = folder / RECORD_FOLDER
     files = record_files(own) if any(own.glob("*.parquet")) else []
@@ -97,9 +97,9 @@ def read_run(folder: Path, results: Path | None = None) -> RunData:
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """The result of each iteration, in their order; of an iteration that a restored run did again, the last one.
+    """The results of all iterations in order. If a restored run repeated an iteration, its last result counts.
 
-    A line that is not whole yet is left out.
+    An incomplete last line is left out.
 
     Raises:
         ValueError: a row is not JSON; rows are counted from 1.
@@ -129,7 +129,7 @@ def _rows(file: RecordFile) -> pd.DataFrame:
 
 
 def stages(run: RunData) -> dict[str, pd.DataFrame]:
-    """The first and the last evaluation and training in words, as far as the record has them -> their rows.
+    """Stage -> its rows: the first evaluation, the last one and training, as far as the record has them.
 
     Raises:
         MissingDataError: there is no record.
@@ -144,12 +144,12 @@ def stages(run: RunData) -> dict[str, pd.DataFrame]:
 
 
 def of_stages(run: RunData, measure: Callable[[pd.DataFrame], Measured], missing: str) -> dict[str, Measured]:
-    """Stage -> what is measured of its turns of trajectories from the prompt, without the stages that have nothing.
+    """Stage -> `measure` of its turns, without stages where it is empty.
 
-    Forks start where the entropy is high, and would bias a mean.
+    The turns are those of trajectories from the prompt. Forks would bias a mean, since they start at a high entropy.
 
     Raises:
-        MissingDataError: there is no record, or no stage has anything: `missing` says what.
+        MissingDataError: there is no record, or `measure` is empty in all stages; then the sentence is `missing`.
     """
     turns = {name: rows[rows["parent"].isna() & rows["turn"].notna()] for name, rows in stages(run).items()}
     found = {name: measured for name, rows in turns.items() if (measured := measure(rows))}
@@ -159,14 +159,14 @@ def of_stages(run: RunData, measure: Callable[[pd.DataFrame], Measured], missing
 
 
 def halves(run: RunData) -> dict[str, pd.DataFrame]:
-    """The recorded training questions of the first and of the second half of the iterations; of one iteration, all.
+    """The recorded training questions of the first and the second half of the iterations, or of a single iteration.
 
     Raises:
-        MissingDataError: the record has none.
+        MissingDataError: the record has no training question.
     """
     trained = run.rows(TRAINING)
     if trained.empty:
-        raise MissingDataError("The record has no training question: a larger record_share keeps more of them.")
+        raise MissingDataError("The record has no training question: set a larger record_share.")
     first, last = trained["iteration"].min(), trained["iteration"].max()
     middle = (first + last) // 2
     parts = [(first, last)] if first == last else [(first, middle), (middle + 1, last)]

@@ -1,4 +1,4 @@
-"""The common style of all plots: size, grid, colours, and the figure as PNG."""
+"""The common style of all plots: size, grid, colours, PNG format."""
 
 import io
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 DPI = 110
-#: Inches of a panel.
+#: A panel's size in inches.
 WIDTH, HEIGHT = 4.6, 3.4
 #: The same thing has the same colour in all plots.
 COLORS = {"training": "tab:blue", "evaluation": "tab:orange"}
 
 
 def panels(count: int, sharex: bool = False, sharey: bool = False) -> tuple[Figure, Sequence[Axes]]:
-    """A figure with panels side by side; a single one is wider."""
+    """A figure with panels side by side. A single panel is wider."""
     width = WIDTH * count if count > 1 else 1.5 * WIDTH
     figure = Figure(figsize=(width, HEIGHT), dpi=DPI, layout="constrained")
     axes = figure.subplots(1, count, squeeze=False, sharex=sharex, sharey=sharey)[0]
@@ -27,7 +27,7 @@ def panels(count: int, sharex: bool = False, sharey: bool = False) -> tuple[Figu
 
 
 def count_axis(panel: Axes, label: str) -> None:
-    """The x axis counts: iterations, turns."""
+    """Gives the x axis integer ticks, for iterations or turns."""
     panel.set_xlabel(label)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True))
 

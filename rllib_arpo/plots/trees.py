@@ -1,4 +1,4 @@
-"""The plots of a run's record: entropy by token (the paper's first figure), its rise dH by turn and tool, and forks."""
+"""Draws plots from a run's record: entropy by token (the paper's first figure), its rise dH by turn and tool, forks."""
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from rllib_arpo.plots.style import count_axis, counted, legend, panels
 
 
 def curves_by_stage(run: RunData) -> dict[str, dict[str, Curve]]:
-    """Stage -> `START` and "tool NAME" -> the entropy by position in such turns of trajectories from the prompt.
+    """Stage -> group of turns (`START` or "tool NAME") -> the entropy by position, for trajectories from the prompt.
 
     Raises:
         MissingDataError: the record is missing, or has no entropy.
@@ -34,7 +34,7 @@ def draw_entropy(run: RunData) -> Figure:
 
 
 def _curves(rows: pd.DataFrame) -> dict[str, Curve]:
-    """Turns without an entropy, such as those of a failing engine, are left out."""
+    """Leaves out turns without an entropy, such as a failing engine's."""
     measured = rows[rows["entropies"].str.len() > 0].rename(columns={"question_id": "question", "after_tool": "tool"})
     groups = {name: own for name, own in groups_of(measured).items() if name.startswith((START, "tool "))}
     return {name: entropy_curve(own, NUM_POSITIONS) for name, own in groups.items()}
@@ -43,13 +43,13 @@ def _curves(rows: pd.DataFrame) -> dict[str, Curve]:
 def rises_by_stage(run: RunData) -> dict[str, dict[str, pd.DataFrame]]:
     """Stage -> tool -> dH at the nodes of trajectories from the prompt, by the number of turns above the node.
 
-    Each question counts once, by the mean of its nodes. The columns are "mean", "half_width" of the 95 % interval over
-    questions (Student's t; NaN for fewer than two), and "nodes", how many there are.
+    Each question counts once, with the mean of its nodes. The columns are "mean", "half_width" (of the 95 % t interval
+    over questions; NaN with fewer than two) and "nodes", the number of nodes.
 
     Raises:
         MissingDataError: the record is missing, or has no dH.
     """
-    return of_stages(run, _rises, "No recorded tool response was followed by a turn, so that nothing could rise.")
+    return of_stages(run, _rises, "No recorded turn followed a tool response, so there is no rise to measure.")
 
 
 def draw_rises(run: RunData) -> Figure:
@@ -80,17 +80,17 @@ def _rises(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def forks_by_half(run: RunData) -> dict[str, pd.DataFrame]:
-    """The first and the second half of the iterations -> their forks by the number of turns above them.
+    """Half of the iterations -> its forks by the number of turns above them.
 
-    The columns are "per_question", forked trajectories, and "share", of the nodes that were decided while budget
-    remained those that were forked (NaN if none was).
+    The columns are "per_question", forked trajectories, and "share", the share of forked nodes among the nodes decided
+    while budget remained (NaN without such a node).
 
     Raises:
-        MissingDataError: the record is missing, has no training question or no fork.
+        MissingDataError: the record is missing, or has no training question, or no fork.
     """
     found = {}
     for name, rows in halves(run).items():
-        num_questions = rows.groupby(["iteration", "number"]).ngroups  # Each as often as it was asked.
+        num_questions = rows.groupby(["iteration", "number"]).ngroups  # A repeated question counts again.
         found[f"{name} ({counted(num_questions, 'question')})"] = _forks(rows, num_questions)
     if not any(forks["per_question"].sum() for forks in found.values()):
         raise MissingDataError("No recorded training question was forked.")
@@ -109,9 +109,9 @@ def draw_forks(run: RunData) -> Figure:
     figure, (count, share) = panels(2, sharex=True)
     width = 0.8 / len(by_half)
     for i, (label, forks) in enumerate(by_half.items()):
-        place = forks.index + width * (i - (len(by_half) - 1) / 2)
-        count.bar(place, forks["per_question"], width, label=label)
-        share.bar(place, forks["share"], width)
+        x = forks.index + width * (i - (len(by_half) - 1) / 2)
+        count.bar(x, forks["per_question"], width, label=label)
+        share.bar(x, forks["share"], width)
     count.set_ylabel("forks per question")
     share.set(ylabel="share of the nodes decided", ylim=(0, 1.02))
     for panel in (count, share):

@@ -1,1 +1,1 @@
-"""The record of a run: every turn of the questions' trees as a row of parquet files (docs/watch.md)."""
+"""Writes and reads the record of a run: parquet files with a row for every turn of the questions' trees."""

@@ -1,4 +1,4 @@
-"""A question of the record: its tree with what the record knows beside it, and the rows that hold both."""
+"""Converts a question of the record, with its tree and further facts, to rows and back."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from rllib_arpo.record.schema import ADVANTAGES, ANSWER
 
 Row = Mapping[str, Any]
 Value = TypeVar("Value")
-#: A turn of a tree: the agent that generated it, and its index among the agent's own turns.
+#: A turn of a tree: the id of its agent, and its index among the agent's own turns.
 TurnKey = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class TurnText:
-    """The texts of a turn; all None if the model has no tokenizer.
+    """The texts of a turn; all are None if the model has no tokenizer.
 
     Attributes:
-        text: what the model wrote, special tokens included.
-        token_ends: where each token ends in `text`, in characters; None: the tokenizer cannot say.
-        tool_output: what the model read next; None: nothing.
+        text: the model's text with special tokens.
+        token_ends: where each token ends in `text`, in characters; None if the tokenizer cannot say.
+        tool_output: the text that the model read next; None if there was none.
     """
 
     text: str | None
@@ -44,7 +44,7 @@ class TurnText:
 
 @dataclass(frozen=True, slots=True)
 class QuestionFacts:
-    """The facts of a question beside its tree (`schema.QUESTION`)."""
+    """The facts of a question that are not in its tree (`schema.QUESTION`)."""
 
     purpose: str
     iteration: int
@@ -54,7 +54,7 @@ class QuestionFacts:
 
 @dataclass(frozen=True, slots=True)
 class TurnAdvantages:
-    """The advantages of a turn's tokens (`schema.ADVANTAGES`); the default is that of a turn that no leaf passes."""
+    """The advantages of a turn's tokens (`schema.ADVANTAGES`). The defaults describe a turn that no leaf passes."""
 
     leaves: int = 0
     weight: float = 0.0
@@ -68,8 +68,8 @@ class TreeAdvantages:
     """The advantages of a tree that was trained.
 
     Attributes:
-        leaves: agent id -> A, of the trajectories that count.
-        turns: those of the turns that a leaf passes.
+        leaves: agent id -> A, for trajectories that count.
+        turns: turn -> its advantages, for turns that a leaf passes.
     """
 
     leaves: Mapping[str, float]
@@ -78,7 +78,7 @@ class TreeAdvantages:
 
 @dataclass(frozen=True, slots=True)
 class BenchmarkAnswer:
-    """A trajectory's answer to a question of a benchmark, and what was asked (`schema.ANSWER`)."""
+    """A benchmark question and a trajectory's answer to it (`schema.ANSWER`)."""
 
     task: str
     model: str
@@ -95,13 +95,13 @@ class BenchmarkAnswer:
 
 @dataclass(frozen=True, slots=True)
 class RecordedQuestion:
-    """A question as it is written into a record and as it is read.
+    """A question as a record writes and reads it.
 
     Attributes:
-        settings: of the run (`tables.stated`).
-        prompt_text, texts: decoded; None where the model has no tokenizer.
+        settings: the run's settings (`tables.stated`).
+        prompt_text, texts: decoded texts; None if the model has no tokenizer.
         advantages: None if the question was not trained.
-        answers: agent id -> its answer; empty but for benchmarks.
+        answers: agent id -> its answer; only benchmarks have some.
     """
 
     facts: QuestionFacts
@@ -116,10 +116,10 @@ class RecordedQuestion:
     def decoded(
         cls, tree: QuestionTree, facts: QuestionFacts, tokenizer: Any, settings: Mapping[str, Any], **more: Any
     ) -> RecordedQuestion:
-        """A question with its texts.
+        """A question with its decoded texts.
 
         Args:
-            tokenizer: decodes; nothing is tokenized. None: the model has none.
+            tokenizer: only decodes. None if the model has none.
             more: `advantages` and `answers`.
         """
         texts = {
@@ -133,7 +133,7 @@ class RecordedQuestion:
         return cls(facts, tree, settings, plain_text(tokenizer, tree.prompt), texts, **more)
 
     def turns(self) -> Iterator[PlacedTurn]:
-        """All turns, a shared one once."""
+        """All turns. A turn that several trajectories share appears once."""
         for trajectory in self.tree.trajectories:
             yield from self.turns_of(trajectory)
 
@@ -142,18 +142,18 @@ class RecordedQuestion:
         return [PlacedTurn(self, trajectory, own) for own in range(len(trajectory.turns))]
 
     def advantage(self, trajectory: Trajectory) -> float | None:
-        """A; None unless the trajectory was trained and counts."""
+        """A of the trajectory; None unless it was trained and counts."""
         return None if self.advantages is None else self.advantages.leaves.get(trajectory.agent_id)
 
     def fork_budget(self) -> int:
-        """Forks that the question may have: M - N."""
+        """How many forks the question may have: M - N."""
         budget: int = self.settings["num_rollouts"] - len(self.tree.initial())
         return budget
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedTurn:
-    """A turn of a recorded question, at its place.
+    """A turn of a recorded question, with its position in the tree.
 
     Attributes:
         own: its index among the trajectory's own turns.
@@ -169,7 +169,7 @@ class PlacedTurn:
 
     @property
     def depth(self) -> int:
-        """Turns of the path above it."""
+        """How many turns precede it on its path."""
         return self.trajectory.num_inherited_turns + self.own
 
     @property
@@ -178,7 +178,7 @@ class PlacedTurn:
 
     @property
     def after_tool(self) -> str | None:
-        """The tool whose response precedes the turn; None: the prompt does."""
+        """The tool whose response precedes the turn; None if the prompt precedes it."""
         if self.own:
             return self.trajectory.turns[self.own - 1].tool
         return self.question.tree.path(self.trajectory.agent_id)[self.depth - 1].tool if self.depth else None
@@ -191,14 +191,14 @@ class PlacedTurn:
 
 
 def token_text(tokenizer: Any, token_ids: Sequence[int] | np.ndarray) -> tuple[str | None, list[int] | None]:
-    """The text of sampled tokens, special tokens included, and where each token ends in it.
+    """The text of sampled tokens with special tokens, and where each token ends in it.
 
-    A token that holds only a part of a character ends where the token before it does; the token that completes the
-    character has it. The tokens are decoded one by one, since their texts depend on those before.
+    A character belongs to the token that completes it; a token with only a part of a character has no text. The tokens
+    are decoded one by one, since their texts depend on earlier tokens.
 
     Returns:
-        (text, ends): `text[ends[i - 1]:ends[i]]` is token i's; `text` is None without a tokenizer, `ends` also if the
-        tokenizer is not one of the library `tokenizers`, or changes text that it has decoded already.
+        (text, ends): token i is `text[ends[i - 1]:ends[i]]`. Without a tokenizer both are None. `ends` is also None if
+        the tokenizer is not from the library `tokenizers`, or changes text that it has already decoded.
     """
     from tokenizers.decoders import DecodeStream
 
@@ -216,20 +216,20 @@ def token_text(tokenizer: Any, token_ids: Sequence[int] | np.ndarray) -> tuple[s
     if not text.startswith("".join(pieces)):
         return text, None
     if ends:
-        # The last token may leave a character incomplete.
+        # The last character may be incomplete.
         ends[-1] = len(text)
     return text, ends
 
 
 def plain_text(tokenizer: Any, token_ids: Sequence[int] | np.ndarray) -> str | None:
-    """The text of tokens, special tokens included; None without a tokenizer."""
+    """The text of tokens with special tokens; None without a tokenizer."""
     if tokenizer is None:
         return None
     ids = [int(token) for token in token_ids]
     return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
-#: Columns of the record -> attributes of the values that have them. Where the first one is null, there is no value.
+#: Column of the record -> attribute of the value that has it. If the first column is null, there is no value.
 _FACTS = {"purpose": "purpose", "iteration": "iteration", "number": "number", "question_seconds": "seconds"}
 _TRAJECTORY = {
     "agent_id": "agent_id", "parent": "parent", "inherited_turns": "num_inherited_turns", "topped_up": "topped_up",
@@ -248,9 +248,9 @@ _ANSWER = {column.name: column.name for column in ANSWER}
 
 
 def question_rows(question: RecordedQuestion) -> list[Row]:
-    """The rows of a question, trajectory by trajectory; one without a turn of its own has one row.
+    """The rows of a question, trajectory by trajectory. A trajectory without a turn of its own has one row.
 
-    A column that a row does not have is null.
+    A column without a value is null.
     """
     tree, rows = question.tree, []
     of_question = _columns(_FACTS, question.facts) | {
@@ -290,15 +290,15 @@ def _turn_row(placed: PlacedTurn) -> dict[str, Any]:
 
 
 def _columns(attributes: Mapping[str, str], value: object) -> dict[str, Any]:
-    """The columns that are attributes of a value; none if there is no value."""
+    """Column -> the value's attribute; empty if there is no value."""
     return {} if value is None else {column: getattr(value, attribute) for column, attribute in attributes.items()}
 
 
 def recorded_question(rows: Sequence[Row], settings: Mapping[str, Any]) -> RecordedQuestion:
-    """The question of these rows, its trajectories in logical order: the inverse of `question_rows`.
+    """The inverse of `question_rows`; a fork comes after its parent.
 
     Raises:
-        ValueError: a fork's parent does not precede it, or does not have the turns above it.
+        ValueError: a fork has no parent among the rows, or more inherited turns than its parent has turns.
     """
     by_agent: dict[str, list[Row]] = {}
     for row in sorted(rows, key=lambda row: fork_path(row["agent_id"])):
@@ -332,7 +332,7 @@ def recorded_question(rows: Sequence[Row], settings: Mapping[str, Any]) -> Recor
 
 
 def _value(kind: type[Value], attributes: Mapping[str, str], row: Row) -> Value | None:
-    """The value whose attributes these columns are."""
+    """Makes a value from its columns; None if the first one is null."""
     if row[next(iter(attributes))] is None:
         return None
     return kind(**{attribute: row[column] for column, attribute in attributes.items()})
@@ -366,7 +366,7 @@ def _check_forks(tree: QuestionTree) -> None:
         parent, inherited = trajectory.parent, trajectory.num_inherited_turns
         if not 0 <= inherited <= (0 if parent is None else depths.get(parent, -1)):
             raise ValueError(
-                f"The question {tree.question_id!r}: the trajectory {trajectory.agent_id!r} cannot be a fork of"
-                f" {parent!r} after turn {inherited}."
+                f"Question {tree.question_id!r}: trajectory {trajectory.agent_id!r} cannot be a fork of {parent!r}"
+                f" after turn {inherited}."
             )
         depths[trajectory.agent_id] = trajectory.num_path_turns

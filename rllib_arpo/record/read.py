@@ -1,4 +1,4 @@
-"""Reads the record of a run: its files, and their questions."""
+"""Reads the record of a run: its files and their questions."""
 
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,23 +21,23 @@ class RecordFile:
     settings: Mapping[str, Any]
 
 
-def record_files(place: str | Path) -> list[RecordFile]:
-    """The files of a record: a parquet file itself, or all below the folder of a run, a trial or an experiment.
+def record_files(source: str | Path) -> list[RecordFile]:
+    """The files of a record: a single parquet file, or all files below the folder of a run, trial or experiment.
 
-    They come in the order of their iterations, an evaluation after the training before it.
+    They are in the order of their iterations; training comes before the evaluation of the same iteration.
 
     Raises:
-        ValueError: there is no record, or a file is not one of this version.
+        ValueError: there is no record, or a file has another version.
     """
-    place = Path(place)
-    paths = [place] if place.is_file() else sorted((*place.glob("*.parquet"), *place.glob("**/trees/*.parquet")))
+    source = Path(source)
+    paths = [source] if source.is_file() else sorted((*source.glob("*.parquet"), *source.glob("**/trees/*.parquet")))
     if not paths:
-        raise ValueError(f"{place}: neither a parquet file of a record nor a folder with trees/*.parquet below it.")
-    return [RecordFile(path, _settings(path)) for path in sorted(set(paths), key=_place)]
+        raise ValueError(f"{source}: is neither a parquet file of a record nor a folder that has trees/*.parquet.")
+    return [RecordFile(path, _settings(path)) for path in sorted(set(paths), key=_position)]
 
 
-def _place(path: Path) -> tuple[Path, str, bool]:
-    """The folder, the iteration as its file's name ends with it, and whether it is an evaluation."""
+def _position(path: Path) -> tuple[Path, str, bool]:
+    """The folder, the iteration at the end of the file's name, and whether it is an evaluation."""
     name, _, iteration = path.stem.rpartition("-")
     return path.parent, iteration, name == EVALUATION
 
@@ -46,13 +46,13 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         schema = pq.read_schema(path)
     except (pa.ArrowInvalid, OSError) as error:
-        raise ValueError(f"{path}: not a parquet file ({error}).") from error
+        raise ValueError(f"{path}: is not a parquet file ({error}).") from error
     metadata = schema.metadata or {}
     version = metadata.get(VERSION_KEY)
     if version is None:
-        raise ValueError(f"{path}: not a record of trees: its metadata lacks {VERSION_KEY.decode()}.")
+        raise ValueError(f"{path}: is not a record of trees: its metadata lacks {VERSION_KEY.decode()}.")
     if version != str(VERSION).encode():
-        raise ValueError(f"{path}: a record of version {version.decode()}; this command reads version {VERSION}.")
+        raise ValueError(f"{path}: has version {version.decode()} of the record; this package reads version {VERSION}.")
     if missing := set(SCHEMA.names) - set(schema.names):
         raise ValueError(f"{path}: lacks the column {min(missing)!r}.")
     for name in SCHEMA.names:
@@ -61,11 +61,11 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         return json.loads(metadata[SETTINGS_KEY])
     except (KeyError, ValueError) as error:
-        raise ValueError(f"{path}: its metadata has no settings that can be read.") from error
+        raise ValueError(f"{path}: the settings in its metadata are missing or cannot be read.") from error
 
 
 def questions(file: RecordFile, question_id: str | None = None) -> Iterator[RecordedQuestion]:
-    """The questions of a file in their order; with `question_id` only those of this name."""
+    """The questions of a file in their order; with `question_id` only the questions of this name."""
     filters = None if question_id is None else [("question_id", "=", question_id)]
     yield from questions_of(pq.read_table(file.path, filters=filters).to_pylist(), file.settings)
 

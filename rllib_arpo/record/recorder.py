@@ -1,4 +1,4 @@
-"""`TreeRecorder` chooses the questions of a run that are recorded; the thread of `RecordWriter` writes them."""
+"""Records a run's trees: `TreeRecorder` chooses the questions, and the thread of `RecordWriter` writes them."""
 
 from __future__ import annotations
 
@@ -32,21 +32,20 @@ logger = logging.getLogger("rllib_arpo")
 
 #: The record's folder in a trial's folder.
 RECORD_FOLDER = "trees"
-#: Files that may wait for the disk; those that follow are left out, with a warning.
+#: How many files may wait for the disk; further files are left out with a warning.
 MAX_PENDING = 4
-#: Seconds that the end of a run waits for them.
+#: Seconds that the end of a run waits for the files.
 CLOSE_TIMEOUT_S = 60.0
 
 
 class RecordWriter:
-    """Makes tables and writes each into a file of its own; `submit` never waits for them.
+    """Makes tables and writes each into a file; `submit` never waits.
 
-    A disk that fails costs its files, but not the run: one warning says so when it begins to fail, and `close` says
-    how many questions are missing in all. Any other error in the thread is a bug, which the next `submit` or `close`
-    raises.
+    If the disk fails, the run goes on without these files: one warning appears when it begins to fail, and `close`
+    says how many questions are missing. Any other error in the thread is a bug; the next `submit` or `close` raises it.
 
     Args:
-        folder: of the files; made with the first one.
+        folder: the folder of the files; the first file makes it.
     """
 
     def __init__(self, folder: Path):
@@ -57,22 +56,22 @@ class RecordWriter:
         self._num_lost = 0
 
     def submit(self, name: str, num_questions: int, make_table: Callable[[], pa.Table]) -> None:
-        """Writes the table that `make_table` makes in the thread; the file `name` is replaced in one step."""
+        """Makes a table in the thread and writes it to the file `name`, which it replaces in one step."""
         while self._pending and self._pending[0][0].done():
             self._pending.popleft()[0].result()
         if len(self._pending) == MAX_PENDING:
             self._num_lost += num_questions
-            logger.warning("%s is left out: %d files wait for the disk.", self._folder / name, MAX_PENDING)
+            logger.warning("The record leaves out %s: %d files wait for the disk.", self._folder / name, MAX_PENDING)
             return
         self._pending.append((self._pool.submit(self._write, name, num_questions, make_table), num_questions))
 
     def close(self) -> None:
-        """Waits for the files; can be called twice."""
+        """Waits for the files. A second call does nothing."""
         pending, self._pending = dict(self._pending), deque()
         done, late = wait(pending, CLOSE_TIMEOUT_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
         if late:
-            logger.warning("%d files of %s were not written in time.", len(late), self._folder)
+            logger.warning("The disk did not take %d files of %s in time.", len(late), self._folder)
             self._num_lost += sum(pending[future] for future in late)
         if self._num_lost:
             logger.warning("The record in %s lacks %d questions.", self._folder, self._num_lost)
@@ -93,12 +92,12 @@ class RecordWriter:
     def _lose(self, path: Path, num_questions: int, error: OSError) -> None:
         self._num_lost += num_questions
         if not self._failing:
-            logger.warning("%s cannot be written (%s): training goes on without the record.", path, error)
+            logger.warning("Cannot write %s (%s): training goes on without the record.", path, error)
         self._failing = True
 
 
 def write_table(table: pa.Table, path: Path) -> None:
-    """Writes a file of the record, whole or not at all; it is on the disk when this returns."""
+    """Writes a file of the record to the disk, whole or not at all."""
     with replace_file(path) as partial:
         pq.write_table(table, partial, compression="zstd")
         with partial.open("rb") as written:
@@ -106,9 +105,9 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 def trial_folder(algorithm: Algorithm) -> Path:
-    """The folder of Tune's results of the trial, if it is local; otherwise the algorithm's own log folder.
+    """The folder where Tune keeps the trial's results, if it is local; otherwise the algorithm's log folder.
 
-    `algorithm.logdir` is, under Tune, a working directory that is not kept with the results.
+    In a run of Tune `algorithm.logdir` is a working directory, which Tune does not keep with the results.
     """
     storage = algorithm._storage
     if storage is not None and isinstance(storage.storage_filesystem, LocalFileSystem):
@@ -125,7 +124,7 @@ class TreeRecorder:
     `record_share=None` it writes only the questions that ended the run.
 
     Args:
-        folder: gives the trial's folder, in which the record's own one is made.
+        folder: returns the trial's folder, in which the record gets a folder.
     """
 
     def __init__(self, config: ARPOConfig, folder: Callable[[], Path]):
@@ -143,12 +142,12 @@ class TreeRecorder:
         episodes: Sequence[TreeEpisode],
         statistics: MeanAndStd,
     ) -> None:
-        """Records the chosen ones of an iteration's questions.
+        """Records a share of an iteration's questions.
 
         Args:
             asked: all questions of the iteration.
-            episodes: those on which the update trains, as the connectors of the user have left them.
-            statistics: of their rewards (`QuestionBatch.statistics`).
+            episodes: the episodes on which the update trains, after the user's connectors.
+            statistics: statistics of their rewards (`QuestionBatch.statistics`).
         """
         if not self._config.record_share:
             return
@@ -176,11 +175,11 @@ class TreeRecorder:
         statistics: MeanAndStd,
         question_ids: Collection[str],
     ) -> Path:
-        """Writes the questions whose update ended the run, at once, and returns the path of their file.
+        """Writes the questions whose update ended the run, without the thread; returns the path of their file.
 
         Args:
             asked, episodes, statistics: as in `training`.
-            question_ids: of the questions.
+            question_ids: which questions to write.
         """
         pairs = zip(asked, _trained(asked, episodes), strict=True)
         chosen = [(question, episode) for question, episode in pairs if question.episode.id_ in question_ids]
@@ -190,27 +189,27 @@ class TreeRecorder:
         return path
 
     def close(self) -> None:
-        """Waits for what is not written yet; can be called twice."""
+        """Waits until everything is written. A second call does nothing."""
         if writer := self.__dict__.get("_writer"):
             writer.close()
 
 
 def is_chosen(question_id: str, share: float) -> bool:
-    """Whether a training question is recorded; the same for a question in every epoch, and in every run."""
+    """Whether a training question is recorded; the choice is the same in every epoch and every run."""
     return rank(question_id) < share * 2**64
 
 
 def rank(question_id: str) -> int:
-    """The question's place in an order of all names, in [0, 2^64): those with the lowest ones are recorded."""
+    """The question's rank in [0, 2^64), a hash of its name. The questions with the lowest ranks are recorded."""
     return int.from_bytes(hashlib.blake2b(question_id.encode(), digest_size=8).digest(), "big")
 
 
 def _trained(asked: Sequence[SampledQuestion], episodes: Sequence[TreeEpisode]) -> list[TreeEpisode | None]:
-    """For each question the episode on which the update trains; a connector of the user may have made a new one."""
+    """For each question the episode on which the update trains, which may come from a connector of the user."""
     own = {id(question.episode) for question in asked}
     kept = {id(episode) for episode in episodes}
     made = [episode for episode in episodes if id(episode) not in own]
-    # A question may be asked twice in a batch: new episodes are in the order of the old ones.
+    # A question may be asked twice in a batch. New episodes have the order of the old ones.
     new = {name: iter([episode for episode in made if episode.id_ == name]) for name in {one.id_ for one in made}}
     return [
         question.episode if id(question.episode) in kept else next(new.get(question.episode.id_, iter(())), None)

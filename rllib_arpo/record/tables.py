@@ -1,4 +1,4 @@
-"""The tables of the record: the rows of questions, and the settings with which they were sampled."""
+"""Makes the tables of the record: the rows of questions, and the settings that sampled them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
 
 
-#: Attributes of `ARPOConfig` that a record states beside the settings of the sampler. Those of the fork rule are as the
-#: user gave them; the sampler has numbers in their place.
+#: Attributes of `ARPOConfig` that a record has beside the sampler's settings. The fork rule's options keep the user's
+#: values, for which the sampler has numbers.
 STATED = (
     "branch_width",
     "branch_threshold",
@@ -40,13 +40,13 @@ STATED = (
 
 
 def settings_of(config: ARPOConfig) -> dict[str, Any]:
-    """The settings that the record of a run states for the questions of this configuration, or of its evaluation's."""
+    """The settings in the record for questions of this configuration (of a run, or of its evaluation)."""
     rollout = RolloutSettings.from_config(config, explore=config.explore)
     return stated(config.model_name_or_path, rollout) | {name: getattr(config, name) for name in STATED}
 
 
 def stated(model: str, rollout: RolloutSettings) -> dict[str, Any]:
-    """The settings that a record states of the model, and of the rollout as it was sampled."""
+    """The settings in the record that every record has: the model and the rollout."""
     settings = dataclasses.asdict(rollout)
     del settings["rollout_reference"]
     branching = settings.pop("branching")
@@ -66,7 +66,7 @@ def tree_advantages(computed: LeafAdvantages) -> TreeAdvantages:
                 weight=float(soft.weight[n]),
                 soft_positive=float(soft.a_pos[n]),
                 soft_negative=float(soft.a_neg[n]),
-                # One of both is 0, the other W mean(A).
+                # One of the two is 0, the other is W mean(A).
                 hard_advantage=float((hard.a_pos[n] + hard.a_neg[n]) / hard.weight[n]),
             )
             for n, node in enumerate(layout.nodes)
@@ -81,48 +81,49 @@ def training_table(
     statistics: MeanAndStd,
     purpose: str = TRAINING,
 ) -> pa.Table:
-    """The rows of training questions, each with the episode that the update trains on (None: it is left out).
+    """The rows of training questions, each with the episode that the update trains on (None: not trained).
 
     Args:
-        statistics: of the rewards of the whole batch (`QuestionBatch.statistics`).
+        statistics: statistics of the whole batch's rewards (`QuestionBatch.statistics`).
     """
-    tokenizer, stated = _tokenizer(config.model_name_or_path), settings_of(config)
+    tokenizer, settings = _tokenizer(config.model_name_or_path), settings_of(config)
     questions = [
         RecordedQuestion.decoded(
             question.tree if episode is None else episode.tree,
             _facts(question, purpose, iteration),
             tokenizer,
-            stated,
+            settings,
             advantages=None if episode is None else tree_advantages(leaf_advantages(episode.tree, config, statistics)),
         )
         for question, episode in chosen
     ]
-    return record_table(questions, stated)
+    return record_table(questions, settings)
 
 
 def evaluation_table(iteration: int, sampled: Sequence[SampledQuestion], config: ARPOConfig) -> pa.Table:
-    """The rows of the questions of an evaluation."""
+    """The rows of an evaluation's questions."""
     held_out = config if config.in_evaluation else config.get_evaluation_config_object()
-    tokenizer, stated = _tokenizer(config.model_name_or_path), settings_of(held_out)
+    tokenizer, settings = _tokenizer(config.model_name_or_path), settings_of(held_out)
     questions = [
-        RecordedQuestion.decoded(each.tree, _facts(each, EVALUATION, iteration), tokenizer, stated) for each in sampled
+        RecordedQuestion.decoded(each.tree, _facts(each, EVALUATION, iteration), tokenizer, settings)
+        for each in sampled
     ]
-    return record_table(questions, stated)
+    return record_table(questions, settings)
 
 
 def _facts(question: SampledQuestion, purpose: str, iteration: int) -> QuestionFacts:
     return QuestionFacts(purpose, iteration, question.number, question.seconds)
 
 
-def record_table(questions: Sequence[RecordedQuestion], stated: Mapping[str, Any]) -> pa.Table:
-    """The rows of questions as a table of the record that states these settings."""
-    metadata = {VERSION_KEY: str(VERSION), SETTINGS_KEY: json.dumps(stated, default=np.generic.item)}
+def record_table(questions: Sequence[RecordedQuestion], settings: Mapping[str, Any]) -> pa.Table:
+    """The rows of questions as a table, with these settings in its metadata."""
+    metadata = {VERSION_KEY: str(VERSION), SETTINGS_KEY: json.dumps(settings, default=np.generic.item)}
     rows = [row for question in questions for row in question_rows(question)]
     return pa.Table.from_pylist(rows, schema=SCHEMA.with_metadata(metadata))
 
 
 def _tokenizer(model_name_or_path: str) -> Any:
-    """None if the model has none: an environment of token ids needs none."""
+    """The model's tokenizer; None if it has none, since an environment of token ids needs none."""
     try:
         return load_tokenizer(model_name_or_path)
     except ValueError:

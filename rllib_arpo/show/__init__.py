@@ -1,1 +1,1 @@
-"""The pages of the command show: records -> drawing, words -> pages (jinja2, templates/)."""
+"""Makes the HTML pages of `rllib-arpo show`: `drawing` and `words` prepare a record, `pages` fills the templates."""

@@ -1,4 +1,4 @@
-"""Where the parts of a tree are drawn, and in which shade a token's entropy appears."""
+"""Computes where a page draws the parts of a tree, and the shade for a token's entropy."""
 
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -9,23 +9,23 @@ from rllib_arpo.core.figures import longest_path
 from rllib_arpo.core.tree import QuestionTree, Trajectory, Turn
 from rllib_arpo.record.question import TurnText
 
-#: Pixels: the prompt's box, the box of a turn, the gap behind it with the tool's mark, the ending, a line.
+#: Pixels: the prompt's box, a turn's box, the gap behind it with the tool's mark, the ending, a line.
 PROMPT_WIDTH, TURN_WIDTH, GAP, END_WIDTH, LINE = 84, 120, 52, 250, 58
-#: Of a turn's box.
+#: Pixels of a turn's box.
 BOX_HEIGHT = 18
-#: Nats: a token has shade i if i of these are not above its entropy. They are the same on every page.
+#: Nats: a token's shade is the number of edges that its entropy reaches. All pages have the same edges.
 EDGES = (0.05, 0.2, 0.5, 0.9, 1.4, 2.0, 3.0)
-#: Parts of a turn's strip, at most.
+#: A turn's strip has at most this many parts.
 MAX_PARTS = 24
 
 
 @dataclass(frozen=True, slots=True)
 class TreeDrawing:
-    """The drawing of a tree: time runs from left to right, a trajectory is a line.
+    """The layout of a tree: time runs from left to right, and each trajectory has a line.
 
     Attributes:
-        lines: agent id -> the number of its line from above.
-        width, height: of the whole drawing.
+        lines: agent id -> the number of its line, from the top.
+        width, height: the size of the whole drawing.
     """
 
     lines: Mapping[str, int]
@@ -37,12 +37,12 @@ class TreeDrawing:
         return self.lines[agent_id] * LINE + LINE // 2
 
     def x(self, depth: int) -> int:
-        """The left edge of the box of a turn."""
+        """The left edge of a turn's box."""
         return PROMPT_WIDTH + GAP + depth * (TURN_WIDTH + GAP)
 
 
 def tree_layout(tree: QuestionTree) -> TreeDrawing:
-    """A fork's line is below its parent's, and above those of forks from earlier turns, so that no edges cross."""
+    """Puts a fork's line below its parent's and above forks from earlier turns, so no edges cross."""
     order: list[str] = []
 
     def draw(trajectory: Trajectory) -> None:
@@ -60,7 +60,7 @@ def tree_layout(tree: QuestionTree) -> TreeDrawing:
 
 @dataclass(frozen=True, slots=True)
 class TextPart:
-    """A part of a text. `entropy` is None where nothing was recorded, and for text without a shade."""
+    """A part of a text. `entropy` is None for text without a shade or without a recorded entropy."""
 
     text: str
     shade: int = 0
@@ -69,7 +69,7 @@ class TextPart:
 
 @dataclass(frozen=True, slots=True)
 class StripPart:
-    """A part of the strip: from `begin` to `end`, in [0, 1] of the turn's tokens."""
+    """A part of the strip, from `begin` to `end`, as shares of the turn's tokens."""
 
     begin: float
     end: float
@@ -81,7 +81,7 @@ def shade(entropy: float) -> int:
 
 
 def text_parts(turn: Turn, decoded: TurnText) -> list[TextPart]:
-    """The text of a turn, a part for every token that has a shade; all other text in as few parts as possible."""
+    """The text of a turn: each token with a shade is a part; the text between them is one part."""
     text, ends = decoded.text, decoded.token_ends
     if text is None:
         return [TextPart(" ".join(map(str, turn.token_ids)))]
@@ -100,7 +100,7 @@ def text_parts(turn: Turn, decoded: TurnText) -> list[TextPart]:
 
 
 def strip(turn: Turn) -> list[StripPart]:
-    """The mean entropies along a turn; what was not recorded has no part."""
+    """The mean entropies along a turn; tokens without a recorded entropy have no part."""
     entropies = turn.entropies.tolist()
     total, count = len(turn.token_ids), len(entropies)
     parts = min(count, max(1, round(MAX_PARTS * count / total))) if count else 0

@@ -1,4 +1,4 @@
-"""Makes the pages, jinja2's templates filled, and writes them into a folder: questions, an index, a run's plots."""
+"""Fills the templates of questions, an index and a run's plots, and writes the pages into a folder."""
 
 import base64
 import hashlib
@@ -29,7 +29,7 @@ INDEX_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A question as its part of a page needs it; `prefix` makes the page's ids unique."""
+    """A question with its layout, for a part of a page; `prefix` makes the page's ids unique."""
 
     prefix: str
     question: RecordedQuestion
@@ -47,13 +47,13 @@ class Panel:
         return f"{self.prefix}node-{placed.trajectory.agent_id}-{placed.own}"
 
     def fork_parent_x(self, trajectory: Trajectory) -> int:
-        """The point at which the edge to a fork leaves its parent's line: at the mark of the tool."""
+        """Where the edge to a fork leaves its parent's line: at the tool's mark."""
         return self.layout.x(trajectory.num_inherited_turns) - drawing.GAP // 2
 
     def label(self, placed: PlacedTurn) -> str:
-        """The words of a screen reader for a turn."""
-        place, turn = f"Trajectory {placed.trajectory.agent_id}, turn {placed.depth + 1}", placed.turn
-        parts = [f"{place}: {words.tokens(len(turn.token_ids))}"]
+        """A turn in words, for a screen reader."""
+        name, turn = f"Trajectory {placed.trajectory.agent_id}, turn {placed.depth + 1}", placed.turn
+        parts = [f"{name}: {words.tokens(len(turn.token_ids))}"]
         if turn.decision is not None:
             parts.append(words.decision(placed).rstrip("."))
         return "; ".join([*parts, *filter(None, [words.call(placed), words.new_context(placed)])])
@@ -73,14 +73,14 @@ class Entry:
         return float(self.question.tree.returns().mean())
 
     def mean_delta(self) -> float | None:
-        """Over the trajectories from the prompt: forks start where the entropy is high, and would bias it."""
+        """The mean over trajectories from the prompt. Forks would bias it, since they start at a high entropy."""
         roots = [trajectory for trajectory in self.question.tree.trajectories if trajectory.parent is None]
         deltas = [turn.decision.delta for root in roots for turn in root.turns if turn.decision is not None]
         return sum(deltas) / len(deltas) if deltas else None
 
 
 def question_page(questions: Sequence[RecordedQuestion]) -> str:
-    """The page of a question, or of two records of the same question side by side."""
+    """The page of a question, or of the same question from two records side by side."""
     panels = [
         Panel(f"{chr(ord('a') + i)}-", question, drawing.tree_layout(question.tree))
         for i, question in enumerate(questions)
@@ -103,10 +103,10 @@ def index_page(title: str, entries: Sequence[Entry], drawn: Sequence[Any] = ()) 
 
 
 def plots_page(title: str, drawn: Sequence[Any]) -> str:
-    """All plots of a run.
+    """The page with all plots of a run.
 
     Args:
-        drawn: `Drawn` of plots/gallery.py, which imports matplotlib.
+        drawn: values of `plots.gallery.Drawn`; this module does not import that one, since it imports matplotlib.
     """
     return _filled("plots.html", title=title, drawn=drawn)
 
@@ -130,12 +130,12 @@ def _environment() -> jinja2.Environment:
 
 
 def csp_hash(text: str) -> str:
-    """The source by which a Content Security Policy allows exactly this inline script or style."""
+    """The source that lets a Content Security Policy allow exactly this inline script or style."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 INDEX = "index.html"
-#: The longest name of a page, without its ending; file systems allow 255 bytes.
+#: Maximum length of a page's name without its ending; file systems allow 255 bytes.
 MAX_NAME_BYTES = 120
 
 
@@ -160,7 +160,7 @@ def last_questions(place: str, question_id: str | None, limit: int) -> list[list
 
 
 def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[list[RecordedQuestion]]:
-    """Questions of both records, each as [the first one in `before`, the last one in `after`].
+    """The questions that both records have, each as [first time in `before`, last time in `after`].
 
     Raises:
         ValueError: a record is missing, or the two have no such question in common.
@@ -171,8 +171,8 @@ def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[
         last.setdefault(_name(question), question)
     common = [[question, last[name]] for name, question in first.items() if name in last]
     if not common:
-        which = "any question" if question_id is None else f"the question {question_id!r}"
-        raise ValueError(f"{before} and {after} do not both have {which}.")
+        what = "have no question in common" if question_id is None else f"do not both have the question {question_id!r}"
+        raise ValueError(f"{before} and {after} {what}.")
     return common[:limit]
 
 
@@ -192,7 +192,7 @@ def make_pages(
 
 
 def write_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> list[Path]:
-    """Writes files into a folder, each as (name, content); a name may have folders of its own. Returns their paths."""
+    """Writes files, given as (name, content), into a folder; a name may contain folders. Returns their paths."""
     paths = []
     for name, content in files:
         path = folder / name
@@ -203,11 +203,11 @@ def write_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> list[Path]:
 
 
 def tree_files(folder: Path, limit: int) -> Iterator[tuple[str, bytes]]:
-    """(path, page) of a few questions of the last iteration, and of the first and the last evaluation side by side.
+    """(path, page) of some questions: of the last iteration, and of the first and the last evaluation side by side.
 
     Args:
-        folder: of a trial; it may have no record.
-        limit: of each kind, at most so many questions.
+        folder: the folder of a trial, perhaps without a record.
+        limit: maximum number of questions of each kind.
     """
     record = folder / RECORD_FOLDER
     trained, evaluated = (sorted(record.glob(f"{kind}-*.parquet")) for kind in ("iteration", "evaluation"))
@@ -236,14 +236,14 @@ def _nothing(place: str, question_id: str | None) -> str:
     if question_id is None:
         return f"{place}: the record has no question."
     known = next((_name(question) for question in _backwards(record_files(place), None)), None)
-    return f"{place}: the record has no question {question_id!r}; its last one is {known!r}."
+    return f"{place}: the record does not have the question {question_id!r}; its last one is {known!r}."
 
 
 def _file_name(group: Sequence[RecordedQuestion], taken: set[str]) -> str:
-    """E.g. "evaluation-00008-trails_test_3.html"; of a pair, "compared-..."."""
+    """A name such as "evaluation-00008-trails_test_3.html", or "compared-..." for a pair."""
     facts = group[0].facts
     kind = "compared" if len(group) > 1 else f"{facts.purpose}-{facts.iteration:05d}"
-    # The texts come from outside: a record may be anybody's.
+    # A record may come from anybody, so its texts are not safe in a path.
     slug = re.sub(r"[^\w.-]+", "_", f"{kind}-{_name(group[0])}")
     stem = name = slug.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
     count = 1

@@ -1,4 +1,4 @@
-"""A question, a trajectory, a turn and a fork decision in words."""
+"""Puts a question, a trajectory, a turn and a fork decision into words."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,7 +12,7 @@ _TIMES = {0: "not forked", 1: "forked once", 2: "forked twice"}
 
 
 def number(value: float | None, spec: str = "+.2f") -> str:
-    """A number with a true minus sign; "–" for None."""
+    """A number with a real minus sign; "–" for None."""
     return "–" if value is None else format(value, spec).replace("-", "−")
 
 
@@ -36,14 +36,14 @@ def name_of_stage(purpose: str, iteration: int) -> str:
 
 
 def origin(trajectory: Trajectory) -> str:
-    """The place at which a trajectory begins."""
+    """Where a trajectory begins."""
     if trajectory.parent is not None:
         return f"forked from {trajectory.parent} after turn {trajectory.num_inherited_turns}"
     return "a top-up from the prompt" if trajectory.topped_up else "from the prompt"
 
 
 def ending(question: RecordedQuestion, trajectory: Trajectory) -> str:
-    """The ending and the earnings of a trajectory: "answer, reward +1.00, A +0.87"."""
+    """How a trajectory ended and what it earned: "answer, reward +1.00, A +0.87"."""
     parts = [trajectory.stop_reason.replace("_", " ")]
     if not trajectory.counts:
         return f"{parts[0]}, masked"
@@ -60,7 +60,7 @@ def call(placed: PlacedTurn) -> str:
 
 
 def new_context(placed: PlacedTurn) -> str:
-    """What the model read after a turn, if that was a new context; otherwise empty."""
+    """The new context that the model read after a turn; empty if there was none."""
     turn = placed.turn
     return f"a new context of {tokens(len(turn.observation))}" if turn.new_context else ""
 
@@ -81,7 +81,7 @@ def advantages(placed: PlacedTurn) -> str:
 
 
 def decision(placed: PlacedTurn) -> str:
-    """The decision at the node before a turn, and its reason: "dH = +0.21, forks at every node: forked once, ..."."""
+    """The fork decision before a turn with its reason: "dH = +0.21, forks at every node: forked once, ..."."""
     decided, settings = placed.turn.decision, placed.question.settings
     if decided is None:
         return _undecided(placed)
@@ -100,12 +100,12 @@ def decision(placed: PlacedTurn) -> str:
 
 def _undecided(placed: PlacedTurn) -> str:
     if placed.depth == 0:
-        return "The prompt precedes this turn: there is nothing to decide."
+        return "The prompt precedes this turn, so there is nothing to decide."
     if placed.own == 0:
         parent = placed.question.tree.by_id()[placed.trajectory.parent or ""]
         if parent.num_path_turns <= placed.depth:
             return f"This trajectory was forked here; {parent.agent_id} was cut off in the turn that decided it."
-        return f"This trajectory was forked here; the decision stands at the turn of {parent.agent_id}."
+        return f"This trajectory was forked here; see the decision at the turn of {parent.agent_id}."
     return "The node before this turn was not examined."
 
 

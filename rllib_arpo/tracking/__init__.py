@@ -1,1 +1,1 @@
-"""A run reports to its user by the console (`console.py`), the metrics of an iteration, and files in its folder."""
+"""Reports a run to its user: lines on the console, metrics in the result, and transcripts."""

@@ -1,4 +1,4 @@
-"""One line on the console per training iteration and per evaluation, at most 100 columns wide; warnings."""
+"""Prints a line of at most 100 characters for each training iteration and each evaluation, and warnings."""
 
 import logging
 import sys
@@ -20,11 +20,11 @@ from rllib_arpo.core.metric import number_at
 from rllib_arpo.rollout.metric_table import ROLLOUT_METRICS
 from rllib_arpo.terminal import WARNING_FORMAT, open_terminal, printable, say, say_once
 
-#: Key of a result: what was to be told since the result before, by number. Tune's loggers take no lists of words.
+#: Key of a result: the messages since the previous result, by number, because Tune's loggers take no lists of texts.
 MESSAGES = "messages"
-#: The number of messages that a result has at most; the last ones.
+#: A result has at most this many messages, the last ones.
 MAX_MESSAGES = 50
-#: Under `timers/` in the result: where an iteration's seconds went.
+#: Keys below `timers/` in the result.
 ROLLOUT_TIMER, UPDATE_TIMER, SYNC_TIMER = "rollout", "update", "sync"
 #: Their labels on the line.
 TIMER_LABELS = {ROLLOUT_TIMER: "roll", UPDATE_TIMER: "upd", SYNC_TIMER: "sync"}
@@ -41,7 +41,7 @@ class ConsoleCallback(tune.Callback):
 
 
 def say_result(result: Mapping[str, Any]) -> None:
-    """Says what an iteration's result tells: warnings, each once in a run, its evaluation, and its line."""
+    """Prints an iteration's warnings (each once in a run), its evaluation, and its line."""
     for message in result.get(MESSAGES, {}).values():
         say_once(message)
     if EVALUATION_RESULTS in result:
@@ -50,9 +50,9 @@ def say_result(result: Mapping[str, Any]) -> None:
 
 
 class Messages(logging.Handler):
-    """Keeps the package's warnings of this process until the next result takes them along.
+    """Keeps the package's warnings until the next result takes them.
 
-    Prints them to standard error as well, unless the user has set up logging or the terminal of a run shows them.
+    It also prints them to standard error, unless the user has set up logging or the terminal of a run shows them.
     """
 
     def __init__(self) -> None:
@@ -78,10 +78,10 @@ class Messages(logging.Handler):
 
 
 def training_line(result: Mapping[str, Any]) -> str:
-    """E.g. "iter   12  reward  0.412  acc 0.38  tools 1.9  dH +0.031  forks  6.2  roll 12.3 upd 8.1 sync 0.3 s".
+    """A line like "iter   12  reward  0.412  acc 0.38  tools 1.9  dH +0.031  forks  6.2  roll 12.3 upd 8.1 sync 0.3 s".
 
-    The metrics that are declared for it (`Metric.console`), and the seconds of rollout, update and weight sync. Missing
-    values, and values that are not numbers, appear as "-".
+    It has the metrics with a `Metric.console`, and the seconds of rollout, update and weight sync. A value that is
+    missing or not a number appears as "-".
     """
     seconds = " ".join(f"{label} {_seconds(number_at(result, TIMERS, key))}" for key, label in TIMER_LABELS.items())
     return "  ".join(
@@ -94,7 +94,7 @@ def training_line(result: Mapping[str, Any]) -> str:
 
 
 def evaluation_line(metrics: Mapping[str, Any]) -> str:
-    """E.g. "evaluation  accuracy 0.550  format 0.980  reward  0.560  60 questions"."""
+    """A line like "evaluation  accuracy 0.550  format 0.980  reward  0.560  60 questions"."""
     return "  ".join(
         [
             "evaluation",

@@ -1,4 +1,4 @@
-"""Metrics that show whether the entropy rises, and whether forks occur, at decisive tool responses."""
+"""Metrics for tasks with decisive tool responses: whether the entropy rises and forks occur there."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ IsDecisive = Callable[[np.ndarray], bool]
 
 
 class DecisiveResponses(RLlibCallback):
-    """Adds metrics of where the entropy rises and where forks occur, for tasks with decisive tool responses.
+    """Adds metrics that compare decisive tool responses with other ones.
 
-    A subclass says which are (`is_decisive`). The driver computes the metrics once an iteration, of all questions that
-    were sampled for it, and puts them below "env_runners" into the result. Each is a mean over the questions that have
+    A subclass defines which responses are decisive (`is_decisive`). Once an iteration the driver computes the metrics
+    of all its questions and puts them below "env_runners" into the result. Each is a mean over the questions that have
     such nodes (or forks); a metric that no question has is left out:
 
     - `decisive/rise_share`, `other/rise_share`: share of the decisive (other) nodes with dH > 0;
     - `decisive/delta`, `other/delta`: mean dH;
-    - `decisive/auc`: how often dH is larger at a decisive node than at another one (0.5: it tells nothing);
+    - `decisive/auc`: how often dH is larger at a decisive node than at another node (0.5: no relation);
     - `decisive/fork_share`: share of the forked trajectories that begin at a decisive node.
 
-    The first five cover only nodes of trajectories from the prompt, as the metrics of dH do
-    (`rollout/metric_table.py`), since forks start where the entropy is high. The last one covers all forks.
+    The first five cover only trajectories from the prompt, like the metrics of dH (`rollout/metric_table.py`), because
+    forks start where the entropy is high. The last one covers all forks.
     """
 
     def is_decisive(self, response: str) -> bool:
@@ -50,7 +50,7 @@ class DecisiveResponses(RLlibCallback):
 
 
 def mean_decisiveness(questions: Iterable[Sequence[ExaminedNode]], is_decisive: IsDecisive) -> dict[str, float]:
-    """Each metric of `decisiveness`, its mean over the questions that have it."""
+    """The metrics of `decisiveness`, each as the mean over the questions that have it."""
     values: dict[str, list[float]] = {}
     for nodes in questions:
         for name, value in decisiveness(nodes, is_decisive).items():
@@ -59,7 +59,7 @@ def mean_decisiveness(questions: Iterable[Sequence[ExaminedNode]], is_decisive: 
 
 
 def decisiveness(nodes: Sequence[ExaminedNode], is_decisive: IsDecisive) -> dict[str, float]:
-    """The metrics of one question, without those that its nodes do not determine."""
+    """The metrics of a question, as far as its nodes determine them."""
     from scipy.stats import mannwhitneyu
 
     marks = np.array([is_decisive(node.response) for node in nodes], bool)

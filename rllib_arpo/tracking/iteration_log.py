@@ -1,4 +1,4 @@
-"""The report of an iteration: RLlib's metrics of rollout and learner, and warnings, each once."""
+"""Logs an iteration's metrics of rollout and learner with RLlib, and warns of each problem once."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("rllib_arpo")
 
-#: How RLlib reduces the metrics below `env_runners`.
+#: Metric below `env_runners` -> how RLlib reduces it.
 REDUCTIONS = {metric.name: metric.reduce for table in (ROLLOUT_METRICS, BATCH_METRICS) for metric in table}
 #: Endings that are faults of a tool or an environment.
 ENDED_IN_ERROR = (StopReason.ERROR, StopReason.BROKEN_TOOL)
 #: Iterations in a row without a signal after which a run warns.
 WARN_WITHOUT_SIGNAL = 3
-#: The share of the decided tool responses above which forks hardly choose.
+#: If a larger share of the decided tool responses forks, the entropy hardly chooses.
 MAX_FORK_RATE = 0.6
 
 
 class IterationLog:
-    """Logs into an algorithm's `MetricsLogger`, and warns of what a user should know."""
+    """Logs into an algorithm's `MetricsLogger`, and warns the user."""
 
     def __init__(self, metrics: MetricsLogger):
         self._metrics = metrics
         self._alarms: set[str] = set()
-        self._told: set[tuple[object, ...]] = set()
+        self._warned: set[tuple[object, ...]] = set()
         self._without_signal = 0
 
     def batch(self, sampled: Sequence[SampledQuestion], metrics: Mapping[str, float], config: ARPOConfig) -> None:
-        """All that is logged and told of the questions that were sampled for an update, and of their `metrics`."""
+        """Logs the `metrics` of the questions that were sampled for an update, and warns of their problems."""
         self.rollout(metrics)
         self.forks(metrics.get("fork_rate", 0.0), config.branching, config.branch_threshold)
         self.errors(sampled, config.max_error_share)
@@ -55,17 +55,17 @@ class IterationLog:
         sampled: Sequence[SampledQuestion],
         evaluated: Sequence[SampledQuestion],
         branching: str,
-        tell: Callable[[str], None],
+        say: Callable[[str], None],
     ) -> None:
-        """Tells what the weights before the first update can do, and warns where it has nothing to work with.
+        """Says what the model can do before the first update, and warns if there is little to learn.
 
         Args:
-            evaluated: the questions of an evaluation of these weights, if there was one.
-            tell: takes a line for the terminal.
+            evaluated: the questions of the evaluation before training, if there was one.
+            say: shows a line on the terminal.
         """
         trees = [question.tree for question in sampled]
         nodes = [node for question in sampled for node in examined_nodes(question.tree, question.entropy_window)]
-        tell(first_batch_line(trees, nodes))
+        say(first_batch_line(trees, nodes))
         accuracies = [trajectory.accuracy for trajectory in _trajectories(evaluated)]
         greedy = sum(accuracies) / len(accuracies) if accuracies else None
         for warning in first_batch_warnings(trees, nodes, greedy, branching, _why_no_signal(sampled)):
@@ -78,15 +78,15 @@ class IterationLog:
             self._metrics.log_value(key, value, reduce=reduce, window=1 if reduce == "mean" else None)
 
     def errors(self, sampled: Sequence[SampledQuestion], max_share: float = 1.0) -> None:
-        """Tells of what environments and tools raised, once for each kind of error and tool.
+        """Warns of errors in environments and tools, once for each kind of error and tool.
 
         Raises:
-            RuntimeError: a larger share than `max_share` of the trajectories ended in an error.
+            RuntimeError: a larger share of the trajectories than `max_share` ended in an error.
         """
         for question in sampled:
             for error in question.errors:
                 if self._is_new("error", error.tool, error.kind, error.refused_fork):
-                    end = "The question forks no more" if error.refused_fork else "Such trajectories are masked"
+                    end = "The question gets no more forks" if error.refused_fork else "Such trajectories are masked"
                     metric = "forks_refused" if error.refused_fork else "stop/error"
                     logger.warning("%s, %s. %s (%s).", question.ref, error, end, metric)
 
@@ -99,10 +99,13 @@ class IterationLog:
             raise RuntimeError(f"{much}, for example: {cause}.")
 
     def signal(self, sampled: Sequence[SampledQuestion], has_signal: bool, max_without: int | None) -> None:
-        """Args: `has_signal`: whether the update on `sampled` had rewards that differ.
+        """Warns, or ends the run, after several iterations without a signal.
+
+        Args:
+            has_signal: whether some question of the update on `sampled` had rewards that differ.
 
         Raises:
-            RuntimeError: `max_without` iterations in a row had none.
+            RuntimeError: `max_without` iterations in a row had no signal.
         """
         self._without_signal = 0 if has_signal else self._without_signal + 1
         times = f"{self._without_signal} iterations in a row" if self._without_signal > 1 else "an iteration"
@@ -113,16 +116,16 @@ class IterationLog:
             logger.warning("%s: %s.", sentence, _why_no_signal(sampled))
 
     def forks(self, rate: float, branching: str, threshold: float | str) -> None:
-        """Warns, once, when most tool responses exceed a threshold. Args: `rate`: forked nodes among those decided."""
+        """Warns once if most tool responses exceed a threshold. Args: `rate`: share of decided nodes that forked."""
         has_threshold = branching in rules_with("branch_threshold") and threshold != AUTO
         if has_threshold and rate > MAX_FORK_RATE and self._is_new("forks"):
             much = f"{rate:.0%} of the tool responses fork (fork_rate)"
-            logger.warning("%s, so that the entropy hardly chooses: branch_threshold is too low.", much)
+            logger.warning("%s, so the entropy hardly chooses: raise branch_threshold.", much)
 
     def alarms(self, guards: Mapping[str, float]) -> None:
-        """Warns when a metric of the learner crosses its guard's limit, once until it is back within."""
+        """Warns if a metric of the learner crosses its guard's limit; it warns again only after the metric was back."""
         learner = (LEARNER_RESULTS, DEFAULT_MODULE_ID)
-        # A batch without a token to train on has no means; to `peek`, a default of None is none.
+        # A batch without a token to train on has no means. `peek` treats a default of None as no default.
         metrics = {name: self._metrics.peek((*learner, name), default=math.nan) for name in GUARD_LIMITS}
         found = alarms({name: value for name, value in metrics.items() if not math.isnan(value)}, guards)
         for name in found.keys() - self._alarms:
@@ -131,8 +134,8 @@ class IterationLog:
         self._metrics.log_value((*learner, NUM_ALARMS.name), NUM_ALARMS.of(found), window=1)
 
     def _is_new(self, *what: object) -> bool:
-        is_new = what not in self._told
-        self._told.add(what)
+        is_new = what not in self._warned
+        self._warned.add(what)
         return is_new
 
 

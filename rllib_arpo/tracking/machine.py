@@ -1,4 +1,4 @@
-"""The machine on which a number was measured: processor, memory, versions, commit."""
+"""Describes the machine that measured a number: processor, memory, versions, commit."""
 
 import importlib.metadata
 import os
@@ -30,7 +30,7 @@ def machine() -> dict[str, Any]:
 
 
 def machine_in_words() -> str:
-    """One line. It touches no GPU, whose memory belongs to Ray's workers."""
+    """The machine in a line. It does not use the GPUs, whose memory belongs to Ray's workers."""
     import torch
 
     gpus = torch.cuda.device_count()
@@ -50,19 +50,19 @@ def versions() -> dict[str, str]:
 
 
 def commit() -> str | None:
-    """The commit of this code, with "-dirty" if files differ from it; None if the code is not in a git checkout."""
-    # If an environment within another checkout has this file, the file does not belong to that checkout.
+    """The commit of this code, with "-dirty" if files have changed; None if the code is not in a git checkout."""
+    # A virtual environment within another checkout may hold this file, which then is not tracked.
     file = Path(__file__)
     is_tracked = git_says(file.parent, "ls-files", "--error-unmatch", file.name) is not None
     return git_says(file.parent, "describe", "--always", "--dirty") if is_tracked else None
 
 
 def origin(command: str, arguments: Sequence[str], seconds: float) -> dict[str, Any]:
-    """The facts that a file of results states about the command that made it.
+    """What a file of results says about the command that made it.
 
     Args:
-        command: of `rllib-arpo`.
-        seconds: that it took.
+        command: the command of `rllib-arpo`.
+        seconds: its duration.
     """
     return {
         "command": shlex.join(["rllib-arpo", command, *command_without_secrets(arguments)]),
@@ -75,7 +75,7 @@ def origin(command: str, arguments: Sequence[str], seconds: float) -> dict[str, 
 
 
 def git_says(folder: Path, *arguments: str) -> str | None:
-    """Git's answer in a folder; None if git fails, takes longer than `GIT_TIMEOUT_S` or is missing."""
+    """Git's output in a folder; None if git fails, takes longer than `GIT_TIMEOUT_S` or is missing."""
     try:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, timeout=GIT_TIMEOUT_S)
     except (OSError, subprocess.TimeoutExpired):

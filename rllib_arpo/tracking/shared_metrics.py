@@ -1,4 +1,4 @@
-"""The metrics of an algorithm: users log beside ARPO and RLlib, but not under their names."""
+"""Lets users log metrics next to ARPO's and RLlib's, but not under their names."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,7 +20,7 @@ from rllib_arpo.envs.errors import ContractError
 from rllib_arpo.rollout.metric_table import OWN_NAMES
 from rllib_arpo.tracking.console import MESSAGES
 
-#: Names and groups of a result that ARPO, RLlib and Tune fill alone; so are `OWN_NAMES` in `env_runners`.
+#: Names and groups of a result that only ARPO, RLlib and Tune may fill. In `env_runners` these are `OWN_NAMES`.
 RESERVED = frozenset(
     {
         EVALUATION_RESULTS,
@@ -35,13 +35,13 @@ RESERVED = frozenset(
 
 
 class SharedMetrics(MetricsLogger):
-    """Refuses reserved names while code of the user runs on the driver: RLlib would mix both values in silence."""
+    """Refuses reserved names while the user's code runs on the driver: RLlib would silently mix both values."""
 
     _user: str | None = None
 
     @contextmanager
     def of_user(self, what: str | None) -> Iterator[None]:
-        """While it lasts, `what` logs: "A callback, on_train_result," or a connector; None: ARPO or RLlib."""
+        """Within the block `what` logs: "A callback, on_train_result," or a connector; None: ARPO or RLlib."""
         before, self._user = self._user, what
         try:
             yield

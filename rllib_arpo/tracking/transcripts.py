@@ -1,4 +1,4 @@
-"""Evaluates before the first iteration, and shows one question before and after training, from the run's record."""
+"""Evaluates before the first iteration, and shows a question before and after training, from the run's record."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 class EvaluationTranscripts(RLlibCallback):
-    """Evaluates once before the first iteration; the record keeps this evaluation as it keeps those that follow.
+    """Evaluates once before the first iteration. The record keeps this evaluation like the later ones.
 
-    A run that is resumed in the same folder is not evaluated before it goes on.
+    A run that is resumed in the same folder already has this evaluation, and does not repeat it.
     """
 
     def on_algorithm_init(self, *, algorithm: ARPO, **_kwargs: Any) -> None:
@@ -33,25 +33,25 @@ class EvaluationTranscripts(RLlibCallback):
 
 
 def evaluation_files(trial: Path) -> list[RecordFile]:
-    """The evaluations in the record of a trial, the first one first; none without a record."""
+    """The files of the evaluations in a trial's record, in order; empty without a record."""
     folder = trial / RECORD_FOLDER
     files = record_files(folder) if any(folder.glob("*.parquet")) else []
     return [file for file in files if file.path.name.startswith(EVALUATION)]
 
 
 def say_before_and_after(results: ResultGrid) -> None:
-    """Says the accuracy of the first and the last evaluation of a Tune run, and one question's two transcripts.
+    """Prints the accuracies of a Tune run's first and last evaluation, and the transcripts of a question in both.
 
-    It shows the first question that the model failed before and solves now, or the first question if there is none.
+    This is the first question on which the model has improved, otherwise the first question.
     """
     trial = Path(results[0].path)
     files = evaluation_files(trial)
     if not files:
-        say("\nThe run kept no record of its evaluations (record_share=None), so that there is nothing to compare.")
+        say("\nThe run kept no record of its evaluations (record_share=None), so there is nothing to compare.")
         return
     if len(files) == 1:
         path = short_path(files[0].path)
-        say(f"\nThe run ended before its first evaluation in training; the one before it is in {path}")
+        say(f"\nThe run ended before its first evaluation in training; the evaluation before training is in {path}")
         return
     before, after = ({q.tree.question_id: q for q in questions(file)} for file in (files[0], files[-1]))
     both = [name for name in before if name in after]
@@ -70,12 +70,12 @@ def say_before_and_after(results: ResultGrid) -> None:
 
 
 def _accuracy(question: RecordedQuestion) -> float:
-    """Of the first trajectory."""
+    """The accuracy of the first trajectory."""
     return question.tree.trajectories[0].accuracy
 
 
 def _response(question: RecordedQuestion) -> str:
-    """The text of model and tools in the first trajectory."""
+    """The texts of model and tools in the first trajectory."""
     pieces: list[str] = []
     for placed in question.turns_of(question.tree.trajectories[0]):
         begun = words.new_context(placed)
@@ -84,5 +84,5 @@ def _response(question: RecordedQuestion) -> str:
 
 
 def last_lines(prompt: str) -> str:
-    """The end of the prompt, which holds the question itself, after the instructions and the examples."""
+    """The end of the prompt, where the question is; instructions and examples precede it."""
     return "\n".join(prompt.strip().splitlines()[-3:])

@@ -1,4 +1,4 @@
-"""The checks of `ARPOConfig.validate()`: they run before any actor starts and raise one sentence that names the key."""
+"""The checks of `ARPOConfig.validate()`: they run before any actor starts, and raise a sentence that names the key."""
 
 from functools import cache
 from typing import Any
@@ -12,17 +12,18 @@ from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.rollout.make_env import ENV_CONFIG_KEYS, complete_env_config
 from rllib_arpo.validation.combinations import check_combinations
 from rllib_arpo.validation.keys import OF_EVALUATION, check_keys
-from rllib_arpo.validation.own_classes import check_lora, check_methods, check_rl_module
+from rllib_arpo.validation.lora import check_lora
+from rllib_arpo.validation.own_classes import check_methods, check_rl_module
 from rllib_arpo.validation.resources import actor_bundles, check_cluster_resources
 
 __all__ = ["check_cluster_resources", "check_keys", "validate"]
 
 
 def validate(config: AlgorithmConfig) -> None:
-    """Checks `config`, whose keys `check_keys` has checked one by one.
+    """Checks `config` after `check_keys` has checked its keys one by one.
 
     Raises:
-        ValueError: one sentence naming the key.
+        ValueError: one sentence that names the key.
     """
     check_combinations(config)
     _check_model(config)
@@ -36,7 +37,7 @@ def validate(config: AlgorithmConfig) -> None:
 
 
 def _check_evaluation(config: AlgorithmConfig) -> None:
-    """RLlib would check this configuration when the engines have started."""
+    """Checks the configuration of evaluation now; RLlib would do it only after the engines have started."""
     try:
         validate(config.get_evaluation_config_object())
     except ValueError as error:
@@ -71,11 +72,11 @@ def _check_env(config: AlgorithmConfig) -> None:
         raise ValueError("env is required: call .environment('ToolMath-v0', env_config={...}).")
     for key in ENV_CONFIG_KEYS:
         if config.env_config.get(key, getattr(config, key)) != getattr(config, key):
-            raise ValueError(f"env_config[{key!r}] contradicts {key}={getattr(config, key)!r}: set {key} alone.")
+            raise ValueError(f"env_config[{key!r}] contradicts {key}={getattr(config, key)!r}: set only {key}.")
     if not isinstance(config.env, str):
         return
     if config.env in ENVIRONMENTS:
-        register_envs()  # Once more, since Tune forgets the names when Ray shuts down.
+        register_envs()  # Again, since Tune forgets the names when Ray shuts down.
     if not _global_registry.contains(ENV_CREATOR, config.env):
         raise ValueError(f"env={config.env!r} is not registered: import its module, or call ray.tune.register_env.")
     validate_env_config(config.env, complete_env_config(config))

@@ -1,4 +1,4 @@
-"""Checks that keys fit together: what options and RLlib's keys need of others, and what engines and evaluation need."""
+"""Checks that keys fit together: options, RLlib's keys, the engine's arguments and `evaluation_config`."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -16,39 +16,38 @@ from rllib_arpo.validation.resources import gpus_of_learners
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.transports import transfer_refusals
 
-#: Keys of RLlib that only training reads -> what they need.
+#: Keys of RLlib that only training reads -> their condition.
 NEEDS_OF_RLLIB = {
     "grad_clip": Need(
-        "RLlib drops all gradients when log_gradients=True has no grad_clip to log",
+        "with log_gradients=True and no grad_clip RLlib drops all gradients; set a grad_clip",
         lambda c: c.grad_clip is not None or not c.log_gradients,
         {"grad_clip": None, "log_gradients": True},
     ),
     "shuffle_batch_per_epoch": Need(
-        "a single minibatch has all questions; set a questions_per_minibatch below questions_per_batch",
+        "there is only one minibatch; set questions_per_minibatch below questions_per_batch",
         lambda c: not c.shuffle_batch_per_epoch or c.questions_per_minibatch < c.questions_per_batch,
         {"shuffle_batch_per_epoch": True, "questions_per_minibatch": 128},
     ),
-    # NCCL refuses two ranks on one GPU.
     "num_gpus_per_learner": Need(
         f"Ray would put several of the {{num_learners}} learners on one GPU, which NCCL refuses; {SHARES_OF_PAIRS}",
         lambda c: c.num_learners < 2 or c.num_gpus_per_learner == 0 or len(set(gpus_of_learners(c))) >= c.num_learners,
         {"num_learners": 2, "num_gpus_per_learner": 0.5},
     ),
 }
-#: Keys that env runners read for each purpose, evaluation or training.
+#: Keys that an env runner reads separately for training and for evaluation.
 _OF_PURPOSE = {"env", "env_config", "num_envs_per_env_runner", "seed"}
-#: Other settings of env runners and their engines: evaluation on those of training cannot have its own (except a
-#: shorter context).
+#: The other settings of env runners and their engines. Evaluation on training's env runners cannot change them, except
+#: to a shorter context.
 _OF_ENV_RUNNER = {
     *(name for name, option in OPTIONS.items() if option.reader is Reader.ENV_RUNNER), *USED,
 } - _OF_PURPOSE  # fmt: skip
 
 
 def check_combinations(config: AlgorithmConfig) -> None:
-    """Checks keys that each keep their own rule.
+    """Checks the conditions between keys; `check_keys` has checked each key alone.
 
     Raises:
-        ValueError: one sentence, the first that applies.
+        ValueError: the first sentence that applies.
     """
     found = [_of_options(config), _of_evaluation(config), _of_engine(config)]
     if not config.in_evaluation:
@@ -63,7 +62,7 @@ def _of_options(config: AlgorithmConfig) -> Iterator[str]:
     for name, option in OPTIONS.items():
         if option.is_read(config):
             yield from (need.sentence(name, config) for need in option.needs if not need.holds(config))
-    # `branching="never"` may ignore what belongs to other rules, for baselines.
+    # With `branching="never"` options of other rules may stay, so a baseline differs in this key alone.
     if config.branching != "never":
         for name in dict.fromkeys(name for rule in BRANCHING_RULES.values() for name in rule.options):
             need = belongs_to_rules(name)
@@ -72,10 +71,10 @@ def _of_options(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def belongs_to_rules(name: str) -> Need:
-    """What an option of fork rules needs, as they are registered by now."""
+    """The condition that a fork rule which reads this option is chosen, of the rules registered so far."""
     rules, default = rules_with(name), OPTIONS[name].default
     return Need(
-        f"belongs to branching={' or '.join(map(repr, rules))}, not to {{branching!r}}",
+        f"only branching={' or '.join(map(repr, rules))} reads it, not {{branching!r}}",
         lambda c: c.branching in rules or getattr(c, name) == default,
         {},
     )
@@ -86,7 +85,7 @@ def _of_rllib(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def _of_evaluation(config: AlgorithmConfig) -> Iterator[str]:
-    """Without env runners of its own, evaluation uses those of training."""
+    """Sentences about settings that evaluation cannot change while it uses the env runners of training."""
     if config.evaluation_num_env_runners:
         return
     for key, wanted in (config.evaluation_config or {}).items():
@@ -100,14 +99,14 @@ def _of_evaluation(config: AlgorithmConfig) -> Iterator[str]:
 
 
 def _of_engine(config: AlgorithmConfig) -> Iterator[str]:
-    """The engine can do what the configuration asks for; training samples from the whole distribution."""
+    """Sentences about arguments that the engine cannot have here."""
     for key in ("top_p", "top_k", "min_p"):
         if key in config.engine_kwargs:
-            yield f"engine_kwargs[{key!r}]: training samples from the whole distribution, without {key}."
+            yield f"engine_kwargs[{key!r}]: training must sample from the whole distribution; leave {key} out."
     if config.engine == "vllm":
         check_vllm_version()
         check_vllm_kwargs(config.engine_kwargs)
         size, num_gpus = config.engine_kwargs.get("tensor_parallel_size", 1), config.num_gpus_per_env_runner
         if 0 < num_gpus < size and size > 1:
             of_engine = f"engine_kwargs['tensor_parallel_size']={size}"
-            yield f"{of_engine}: needs as many GPUs in every env runner, and num_gpus_per_env_runner={num_gpus:g}."
+            yield f"{of_engine}: needs {size} GPUs in every env runner, but num_gpus_per_env_runner={num_gpus:g}."

@@ -1,6 +1,7 @@
-"""RLlib's keys: those that ARPO uses, with their rules, and harmless ones; a change of any other key is refused.
+"""Checks each key of a configuration, and raises an error for RLlib settings that ARPO does not use.
 
-A key that a new RLlib adds is therefore refused as soon as a user changes it.
+The tables below list the keys that ARPO uses, with their rules, and harmless ones. Users may not change any other key,
+so a key that a new RLlib adds is refused until it is listed here.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -63,7 +64,7 @@ def _is_callback(value: Any) -> bool:
 
 
 def _is_only_policy(value: Any) -> bool:
-    """Names of policies, or a dict to specifications: "default_policy" alone, with nothing of its own."""
+    """Whether these names, or this dict of specifications, are just "default_policy" without settings of its own."""
     if not isinstance(value, dict | list | tuple | set | frozenset) or set(value) != {"default_policy"}:
         return False
     spec = value["default_policy"] if isinstance(value, dict) else None
@@ -71,22 +72,22 @@ def _is_only_policy(value: Any) -> bool:
     return not any(parts)
 
 
-_RESOURCES = Rule("a dict of numbers >= 0 by the resource's name, without CPU, GPU and memory", _are_resources)
+_RESOURCES = Rule("a dict from resource names, except CPU, GPU and memory, to numbers >= 0", _are_resources)
 _CALLBACK = Rule("a function, or a list of functions", _is_callback)
 _CONNECTOR = Rule(
-    "a function of an observation space and an action space that returns a ConnectorV2, or a list of them",
+    "a function that takes an observation space and an action space and returns a ConnectorV2 or a list of them",
     lambda value: callable(value) and not isinstance(value, ConnectorV2) and takes(value, 2),
 )
 _LEARNING_RATE = Rule(
-    "a finite int or float > 0, or a schedule [[0, lr], [timestep, lr], ...] of numbers >= 0 at growing timesteps",
+    "a finite int or float > 0, or a schedule [[0, lr], [timestep, lr], ...] with growing timesteps and numbers >= 0",
     _is_learning_rate,
 )
 
-#: Keys that training and evaluation use, and their rules; None: RLlib or another check knows what they may be.
+#: Keys that training and evaluation use, and their rules; None: RLlib or another check tests the value.
 USED: dict[str, Rule | None] = {
     "env": None,
     "env_config": a_dict(),
-    # Tune's placement group and Ray's actors
+    # Tune's placement group and Ray's actors.
     "num_cpus_per_env_runner": NOT_NEGATIVE,
     "num_gpus_per_env_runner": NOT_NEGATIVE,
     "custom_resources_per_env_runner": _RESOURCES,
@@ -107,10 +108,10 @@ USED: dict[str, Rule | None] = {
     "seed": optional(SEED),
     "_validate_config": None,
 }
-#: Keys that evaluation does not read, so that `evaluation_config` may not change them.
+#: Keys that evaluation does not read: `evaluation_config` may not change them.
 USED_IN_TRAINING: dict[str, Rule | None] = {
     "algo_class": None,
-    # Tune's placement group and Ray's actors
+    # Tune's placement group and Ray's actors.
     "placement_strategy": one_of("PACK", "SPREAD", "STRICT_PACK", "STRICT_SPREAD"),
     "num_cpus_for_main_process": NOT_NEGATIVE,
     "custom_resources_for_main_process": _RESOURCES,
@@ -121,7 +122,7 @@ USED_IN_TRAINING: dict[str, Rule | None] = {
     "num_gpus_per_learner": NOT_NEGATIVE,
     "custom_resources_per_learner": optional(_RESOURCES),
     "local_gpu_idx": COUNT,
-    # The learner
+    # The learner.
     "lr": _LEARNING_RATE,
     "grad_clip": optional(POSITIVE),
     "grad_clip_by": one_of("value", "norm", "global_norm"),
@@ -133,7 +134,7 @@ USED_IN_TRAINING: dict[str, Rule | None] = {
     "_torch_lr_scheduler_classes": None,
     "_model_config": None,
     "_rl_module_spec": None,
-    # The driver
+    # The driver.
     "evaluation_interval": optional(COUNT),
     "evaluation_duration": at_least(1),
     "evaluation_config": optional(
@@ -147,7 +148,7 @@ USED_IN_TRAINING: dict[str, Rule | None] = {
     "callbacks_on_evaluate_end": _CALLBACK,
     "callbacks_on_train_result": _CALLBACK,
 }
-#: Keys without effect here, whatever their value: those that RLlib sets, and details of others that are refused.
+#: Keys without effect here, whatever their value: RLlib sets them itself, or they refine a key that is refused.
 HARMLESS = {
     "_is_atari", "_is_frozen", "in_evaluation", "simple_optimizer",
     "eager_tracing", "eager_max_retraces", "tf_session_args", "local_tf_session_args",
@@ -163,23 +164,23 @@ HARMLESS = {
 _QUESTIONS = "does nothing in ARPO; use questions_per_batch"
 _ONE_BATCH = "does nothing in ARPO; use questions_per_batch: one iteration is one batch"
 _DEADLINE = "does nothing in ARPO; use question_deadline_s, which bounds every question"
-_ONE_POLICY = "one model, that of language_model(), plays every trajectory and is trained"
+_ONE_POLICY = "ARPO has one policy, which plays every trajectory: the model that language_model() names"
 _NO_MODULE = "an engine samples, not an RLModule; use learner_connector or the environment"
-#: Callbacks that ARPO never makes.
+#: Callbacks that ARPO never calls.
 NEVER_CALLED = ("on_episode_created", "on_episode_start", "on_episode_step")
-NOT_CALLED = "is never called, since an episode is made when its question has ended; use on_episode_end"
-_NEW_STACK = "ARPO runs on RLlib's new API stack alone"
-#: For some of the refused keys, words that complete the sentence "key=value: ...".
+NOT_CALLED = "is never called, since ARPO makes an episode only when its question has ended; use on_episode_end"
+_NEW_STACK = "ARPO runs only on RLlib's new API stack"
+#: For some refused keys, words that complete the sentence "key=value: ...".
 HINTS = {
     "framework_str": "only 'torch' is supported",
     "torch_compile_learner": "does nothing in ARPO; use learner_compile",
-    "torch_skip_nan_gradients": "a gradient that is not finite ends the run, before it changes the weights",
+    "torch_skip_nan_gradients": "ARPO ends the run at a gradient that is not finite, before it changes the weights",
     "num_gpus": "does nothing in ARPO; use num_gpus_per_learner",
-    "create_local_env_runner": "beside remote env runners a local one would start an engine that has nothing to do",
+    "create_local_env_runner": "a local env runner beside remote ones would start an engine that has nothing to do",
     **dict.fromkeys(("sample_timeout_s", "evaluation_sample_timeout_s"), _DEADLINE),
     **dict.fromkeys(("_env_to_module_connector", "_module_to_env_connector"), _NO_MODULE),
-    "batch_mode": "whole questions are sampled",
-    "explore": "training samples, and greedy decoding is for evaluation_config",
+    "batch_mode": "ARPO samples whole questions",
+    "explore": "training always samples; only evaluation_config can set explore=False",
     **dict.fromkeys(("rollout_fragment_length", "train_batch_size", "_train_batch_size_per_learner"), _QUESTIONS),
     "minibatch_size": "does nothing in ARPO; use questions_per_minibatch",
     "gamma": "does nothing in ARPO: a trajectory's reward is not discounted",
@@ -187,14 +188,14 @@ HINTS = {
     "optimizer": "does nothing in ARPO; use lr, adam_betas and weight_decay",
     **dict.fromkeys((f"callbacks_{name}" for name in NEVER_CALLED), NOT_CALLED),
     **dict.fromkeys(("policies", "policies_to_train", "policy_mapping_fn"), _ONE_POLICY),
-    "evaluation_duration_unit": "evaluation_duration counts questions, which are 'episodes'",
+    "evaluation_duration_unit": "ARPO counts evaluation_duration in questions; leave it at 'episodes'",
     "evaluation_parallel_to_training": "evaluation needs the weights of the iteration that has just ended",
     "custom_evaluation_function": "does nothing in ARPO; override ARPO.evaluate() or use a callback",
     **{f"min_{name}_per_iteration": _ONE_BATCH for name in ("time_s", "train_timesteps", "sample_timesteps")},
-    "ignore_env_runner_failures": "the questions of a failed env runner go to the others in any case",
+    "ignore_env_runner_failures": "ARPO always gives the questions of a failed env runner to the others",
     **dict.fromkeys(("enable_rl_module_and_learner", "enable_env_runner_and_connector_v2"), _NEW_STACK),
 }
-#: For some of the refused keys, a test of (configuration, value): it holds where the key states what ARPO does anyway.
+#: For some refused keys, a test of (configuration, value): True if the value says what ARPO does anyway.
 ALLOWED: dict[str, Callable[[AlgorithmConfig, Any], bool]] = {
     "create_local_env_runner": lambda config, _value: config.num_env_runners == 0,
     "rollout_fragment_length": lambda config, _value: config.in_evaluation,
@@ -203,26 +204,26 @@ ALLOWED: dict[str, Callable[[AlgorithmConfig, Any], bool]] = {
     "policies": lambda _config, value: _is_only_policy(value),
     "policies_to_train": lambda _config, value: value is None or _is_only_policy(value),
 }
-#: Keys that RLlib's setters name without their underscore.
+#: Keys whose underscore RLlib's setters leave out.
 _PRIVATE = {
     "_train_batch_size_per_learner", "_env_to_module_connector", "_module_to_env_connector", "_learner_connector",
     "_learner_class", "_model_config", "_rl_module_spec",
 }  # fmt: skip
-#: Keys that `evaluation_config` may only repeat, since evaluation takes them from training, or does not read them.
+#: Keys that `evaluation_config` may only repeat, because evaluation takes them from training or does not read them.
 SHARED = {name for name, option in OPTIONS.items() if option.reader is Reader.SHARED}
 UNREAD_IN_EVALUATION = {
     *USED_IN_TRAINING, *(name for name, option in OPTIONS.items() if option.reader is Reader.TRAINING)
 }  # fmt: skip
 #: Options that an evaluation without forks does not read.
 UNREAD_WITHOUT_FORKS = {name for name, option in OPTIONS.items() if option.reader is Reader.FORKS}
-#: Options that greedy decoding does not read, and the value, if there is one, that says what it does.
+#: Options that greedy decoding does not read -> the value that describes it, or None.
 UNREAD_IF_GREEDY: dict[str, Any] = {
     name: None for name, option in OPTIONS.items() if option.reader in (Reader.SAMPLING, Reader.FORKS)
 } | {"num_rollouts": 1, "num_initial_rollouts": 1, "branching": "never"}
 
 
 def keyword(key: str) -> str:
-    """The name of RLlib's attribute `key` in RLlib's setters."""
+    """The keyword of RLlib's setters for the attribute `key`."""
     if key == "framework_str":
         return "framework"
     if key.startswith("callbacks_on_"):
@@ -252,12 +253,12 @@ def check_keys(config: AlgorithmConfig) -> None:
 
 
 def _check_names(keys: Iterable[str], defaults: AlgorithmConfig, where: str = "") -> None:
-    """`update_from_dict` sets any key; a key that a new configuration does not have is a typing error."""
+    """Finds typing errors, since `update_from_dict` sets any key."""
     kind = type(defaults)
     known = [key for key in vars(defaults) if not key.startswith("_")]
     for key in keys:
         if callable(getattr(kind, key, None)):
-            raise ValueError(f"{where}{key!r} is a method of {kind.__name__}: the keys are its keywords themselves.")
+            raise ValueError(f"{where}{key!r} is a method of {kind.__name__}: write its keywords as keys.")
         if not key.startswith("_") and key not in RLLIB_KEYS and not hasattr(defaults, key):
             raise ValueError(f"{where}{key!r} is not a key of {kind.__name__}.{did_you_mean(key, known)}")
 
@@ -277,29 +278,29 @@ def _check_values(
 
 
 def _check_unchanged(config: AlgorithmConfig, key: str, name: str, value: Any, default: Any) -> None:
-    # In this order: a stored configuration has a tuple as its policy, which RLlib's default cannot be compared with.
+    # In this order: a stored configuration has a policy as a tuple, and RLlib's default cannot be compared with that.
     if not (key in ALLOWED and ALLOWED[key](config, value)) and value != default:
         usual = f"ARPO does not use this key of RLlib; leave it at {shown(default)}"
         raise ValueError(f"{name}={shown(value)}: {HINTS.get(key, usual)}.")
 
 
 def _check_read_in_evaluation(config: AlgorithmConfig) -> None:
-    """A key of `evaluation_config` that evaluation does not read may only repeat the value of training."""
+    """A key of `evaluation_config` that evaluation does not read may only repeat training's value."""
     explore = config.evaluation_config.get("explore", False)
     SWITCH.check(f"{OF_EVALUATION}explore", explore)
     for key, value in config.evaluation_config.items():
         if key not in SHARED | UNREAD_IN_EVALUATION | UNREAD_IF_GREEDY.keys() or value == getattr(config, key):
             continue
         name = f"{OF_EVALUATION}{keyword(key)}={shown(value)}"
-        # The earlier questions that these follow are asked for by the configuration of training.
+        # These follow earlier questions, which training's configuration asks for.
         follows = (key, value) == ("branch_threshold", AUTO)
         follows |= key == "branching" and isinstance(value, str) and looks_back(value)
         if key in SHARED or (explore and follows):
-            raise ValueError(f"{name}: evaluation takes it from training; set it outside of evaluation_config.")
+            raise ValueError(f"{name}: evaluation takes it from training; set it outside evaluation_config.")
         if key in UNREAD_IN_EVALUATION:
-            raise ValueError(f"{name}: evaluation does not read it; set it outside of evaluation_config.")
+            raise ValueError(f"{name}: evaluation does not read it; set it outside evaluation_config.")
         if not explore and key in UNREAD_IF_GREEDY and value != UNREAD_IF_GREEDY[key]:
-            raise ValueError(f"{name}: greedy decoding does not read it; set explore=True beside it.")
+            raise ValueError(f"{name}: greedy decoding does not read it; also set explore=True.")
         forks = config.evaluation_config.get("branching", "never") != "never"
         if not forks and key in UNREAD_WITHOUT_FORKS and value is not None:
-            raise ValueError(f"{name}: evaluation does not fork; set branching beside it.")
+            raise ValueError(f"{name}: evaluation does not fork; also set branching.")

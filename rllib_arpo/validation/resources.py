@@ -1,4 +1,4 @@
-"""Checks that the cluster can ever provide the resources that a configuration asks for."""
+"""Checks that the cluster can provide the resources that a configuration needs."""
 
 import math
 import os
@@ -12,18 +12,18 @@ from ray.tune.execution.cluster_info import _is_ray_cluster
 
 from rllib_arpo.learner.placement import SHARES_OF_PAIRS, place_on_gpus
 
-#: KubeRay's operator sets it in every pod. Ray does not say whether such a cluster grows.
+#: KubeRay's operator sets this variable in every pod. Ray does not say whether such a cluster can grow.
 KUBERAY = "RAY_CLUSTER_NAME"
-#: Nodes of a group that may grow without limit.
+#: Stands for the number of nodes in a group that may grow without limit.
 NO_LIMIT = 1e9
 
 Resources = Mapping[str, float]
 
 
 def actor_bundles(config: AlgorithmConfig) -> list[dict[str, float]]:
-    """The resources of each actor that `config` starts, in Ray's order, in which learners are the last.
+    """The resources of each actor that `config` starts, in Ray's order, which ends with the learners.
 
-    The calling process itself is not counted.
+    The calling process is not counted.
     """
     from ray.rllib.algorithms.utils import _get_env_runner_bundles, _get_learner_bundles
 
@@ -33,23 +33,23 @@ def actor_bundles(config: AlgorithmConfig) -> list[dict[str, float]]:
 
 
 def gpus_of_learners(config: AlgorithmConfig) -> list[int]:
-    """The numbers of the GPUs that learners get on a single node, of each learner after those of the one before."""
+    """The numbers of the GPUs that the learners get on a single node, learner by learner."""
     placed = place_on_gpus(bundle["GPU"] for bundle in actor_bundles(config))
     return list(chain.from_iterable(placed[-config.num_learners :]))
 
 
 def check_cluster_resources(bundles: Sequence[Resources], strategy: str = "PACK") -> None:
-    """Refuses a configuration whose resources the cluster can never provide; Ray would wait for them for ever.
+    """Refuses a configuration whose resources the cluster can never provide; Ray would wait for ever.
 
-    An autoscaling cluster may get more nodes than it has now: as many as its configuration allows. A cluster that may
-    grow in a way that Ray does not know (the cluster launcher's, KubeRay's) is not checked.
+    An autoscaling cluster counts with as many nodes as its configuration allows. A cluster whose growth Ray does not
+    know (the cluster launcher's, KubeRay's) is not checked.
 
     Args:
         bundles: in the order in which Ray asks for them.
-        strategy: Ray's, of their placement.
+        strategy: Ray's placement strategy.
 
     Raises:
-        ValueError: it states what is asked for and what there is.
+        ValueError: the sentence says what the run needs and what the cluster has.
     """
     if not ray.is_initialized() or _is_ray_cluster() or KUBERAY in os.environ:
         return
@@ -65,7 +65,7 @@ def check_cluster_resources(bundles: Sequence[Resources], strategy: str = "PACK"
         if number > (places := max(sum(_places(bundle, node) * n for node, n in fleet) for fleet in fleets)):
             wanted = " and ".join(f"{amount:g} {name}" for name, amount in bundle.items())
             raise ValueError(
-                f"The run asks for {number} actors with {wanted} each, which must lie on one node, and the cluster's "
+                f"The run asks for {number} actors with {wanted} each, each actor on one node, and the cluster's "
                 f"nodes have room for {places:g}: lower {_keys(bundle)} or the number of actors."
             )
     if strategy == "PACK" and not grown:
@@ -73,7 +73,7 @@ def check_cluster_resources(bundles: Sequence[Resources], strategy: str = "PACK"
 
 
 def _check_shares_of_gpus(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> None:
-    """Refuses shares of GPUs that fit a node by their sum, and not one by one: Ray would try it again for ever."""
+    """Refuses shares of GPUs that fit on a node by their sum but not one by one: Ray would retry for ever."""
     for node, packed in _pack(bundles, nodes):
         shares = [bundle.get("GPU", 0.0) for bundle in packed]
         needed = len(set(chain.from_iterable(place_on_gpus(shares))))
@@ -88,7 +88,7 @@ def _check_shares_of_gpus(bundles: Sequence[Resources], nodes: Sequence[Resource
 def _pack(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> Iterator[tuple[Resources, list[Resources]]]:
     """Each node with the bundles that Ray's strategy PACK puts there, in their own order.
 
-    It fills one node after the other by the sums of resources, and takes the bundles with the most GPUs first.
+    PACK fills one node after the other by the sums of resources, and begins with the bundles with the most GPUs.
     """
     waiting = sorted(range(len(bundles)), key=lambda index: -bundles[index].get("GPU", 0))
     for node in sorted(nodes, key=lambda node: -node.get("GPU", 0)):
@@ -112,11 +112,11 @@ def _check_sum(resource: str, bundles: Sequence[Resources], available: float) ->
 
 
 def _places(bundle: Resources, node: Resources) -> float:
-    """The number of actors with these resources that fit on an empty node; `bundle` names at least one."""
+    """How many actors with these resources fit on an empty node; `bundle` names at least one resource."""
     return math.floor(min(node.get(name, 0) / amount for name, amount in bundle.items()) + 1e-6)
 
 
 def _keys(resources: Iterable[str]) -> str:
-    """The keys of a configuration that ask for these."""
+    """The configuration keys that set these resources."""
     known = {"CPU": "num_cpus_per_* (fractions are fine)", "GPU": "num_gpus_per_* (fractions are fine)"}
     return " or ".join(dict.fromkeys(known.get(name, "custom_resources_per_*") for name in resources))

@@ -203,14 +203,15 @@ def test_the_same_command_asks_nothing_again_and_other_settings_are_refused(
     capsys.readouterr()
     assert commands.main([*command, "--samples", "2"]) == 2
     assert (
-        "tools arithmetic with samples=4, not 2: keep the setting, or name another --output." in capsys.readouterr().err
+        "tools arithmetic with samples=4, not 2: use the old setting, or name another --output."
+        in capsys.readouterr().err
     )
 
 
 def test_a_model_that_calls_no_tool(model_folder, tmp_path, capsys):
     engine = json.dumps({"vocab_size": 259, "replies": [[65, 66]]})
     assert commands.main(entropy_command(model_folder, tmp_path, engine_kwargs=engine, limit="3")) == 0
-    assert "No tool response was followed by a turn" in capsys.readouterr().out
+    assert "No turn followed a tool response" in capsys.readouterr().out
     (task,) = json.loads((tmp_path / SUMMARY).read_text())["tasks"]
     assert (task["nodes"], list(task["curves"])) == (0, ["start"])
 

@@ -150,10 +150,10 @@ def test_a_world_is_played_at_random(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "arguments", "complaint"),
     [
-        ("[]", [], "an env_config is a JSON object."),
-        ('{"task": "arithmetic"}', [], "it has no 'world'."),
+        ("[]", [], "the env_config must be a JSON object."),
+        ('{"task": "arithmetic"}', [], "has no 'world'."),
         ('{"world": "tests.commands.test_try:Shop"}', ["--random", "1", "--words"], "expected at least one argument"),
-        ("{}", ["--words", "a"], "error: --words: belongs to --random."),
+        ("{}", ["--words", "a"], "error: --words: only --random reads it."),
         ("{}", ["--random", "-2"], "error: --random=-2: must be an integer >= 0."),
         ('{"world": "tests.commands.test_try:Sho"}', [], "cannot be imported"),
         ('{"world": {"tests.commands.test_try:Shop": {"coin": 1}}}', [], "got an unexpected keyword argument 'coin'."),

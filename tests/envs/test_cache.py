@@ -135,7 +135,7 @@ def test_json_files_are_imported_by_a_command(tmp_path, capsys):
         told = capsys.readouterr()
         return status, (told.out + told.err).splitlines()[-1].replace(str(file), "FILE")
 
-    assert imported('{"a": "1", "b": "2"}', '{"b": "3"}') == (0, f"{path}: 2 entries now.")
+    assert imported('{"a": "1", "b": "2"}', '{"b": "3"}') == (0, f"{path}: 2 entries in total.")
     assert imported("[]") == (2, "error: FILE: the file must hold one JSON object of texts.")
     for wrong in ('{"c": 1}', "{", '{"c": "\\ud800"}'):
         status, told = imported(wrong)

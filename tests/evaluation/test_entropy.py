@@ -164,7 +164,7 @@ def test_the_results_of_a_task(capsys):
     shown = capsys.readouterr().out.splitlines()
     assert shown[:2] == [
         "squares: 2 questions, 4 samples",
-        "1 samples were not finished (deadline, broken tool, error, engine).",
+        "1 samples did not finish (deadline, broken tool, error, engine).",
     ]
     assert [line.split()[:3] for line in shown if line.strip().startswith("tool")] == [
         ["tool", "python", "3"], ["tool", "search", "1"],
@@ -176,4 +176,4 @@ def test_a_task_without_nodes(capsys):
     assert (found.counts["nodes"], found.rises, list(found.curves)) == (0, {}, ["start"])
     assert {rule["children_per_node"]["value"] for rule in as_json(found)["rules"]} == {None}
     print_entropy([found], SETTINGS)
-    assert "No tool response was followed by a turn, so that nothing could rise." in capsys.readouterr().out
+    assert "No turn followed a tool response, so there is no rise to measure." in capsys.readouterr().out

@@ -42,25 +42,25 @@ def no_engine(monkeypatch):
     ("parquet", ["--data", "parquet=/nowhere/x.parquet"], "/nowhere/x.parquet"),
     ("arithmetic", ["--data", "arithmetic"], "--data 'arithmetic': write TASK=PATH."),
     ("arithmetic", ["--env-config", '{"arithmetic": {"sede": 1}}'], "Unknown env_config key 'sede': did you mean"),
-    ("arithmetic", ["--env-config", "{"], "--env-config: not readable"),
-    ("arithmetic", ["--env-config", "[1]"], "--env-config must be an object."),
+    ("arithmetic", ["--env-config", "{"], "--env-config: cannot be read"),
+    ("arithmetic", ["--env-config", "[1]"], "--env-config: must be an object with keys."),
     ("arithmetic", ["--env-config", "nowhere.yaml"], "--env-config nowhere.yaml: no such file."),
-    ("arithmetic", ["--env-config", '{"arithmetic": 3}'], "the value of 'arithmetic' must be an object"),
-    ("arithmetic", ["--env-config", '{"arithmetic": {"split": "train"}}'], "has questions without end: give --limit"),
+    ("arithmetic", ["--env-config", '{"arithmetic": 3}'], "the value of 'arithmetic' must be a JSON object"),
+    ("arithmetic", ["--env-config", '{"arithmetic": {"split": "train"}}'], "never runs out of questions: set --limit"),
     ("arithmetic", ["--baselines", "direkt"], "Unknown baseline 'direkt': did you mean 'direct'?"),
     ("arithmetic", ["--samples", "0"], "samples=0: must be an integer >= 1."),
-    ("arithmetic", ["--samples", "2", "--temperature", "0"], "samples=2: at temperature 0 all samples are equal"),
+    ("arithmetic", ["--samples", "2", "--temperature", "0"], "samples=2: all samples are equal at temperature 0"),
     ("arithmetic", ["--seed", "-1"], "seed=-1: must be an integer from 0 to 2**32 - 1."),
     ("arithmetic", ["--max-context-tokens", "50"], "leaves no room for a response within"),
     ("arithmetic", ["--compare", "/nowhere/model"], "'/nowhere/model': no such folder"),
-    ("", [], "--tasks or --suite must name a task."),
+    ("", [], "There is no task: name one with --tasks or --suite."),
     ("", ["--suite", "maths"], "Unknown suite 'maths': did you mean 'math'?"),
     ("", ["--suite", "math", "--data-root", "/nowhere"], "--data-root /nowhere: no such folder."),
-    ("arithmetic", ["--entropies", "--repetition-penalty", "1.1"], "repetition_penalty=1.1: entropies are not"),
-    ("arithmetic", ["--temperature", "0", "--top-k", "5"], "top_k=5: at temperature 0 the likeliest token is"),
+    ("arithmetic", ["--entropies", "--repetition-penalty", "1.1"], "repetition_penalty=1.1: the engine cannot"),
+    ("arithmetic", ["--temperature", "0", "--top-k", "5"], "top_k=5: the likeliest token wins at temperature 0"),
     ("arithmetic", ["--max-calls-per-tool", "search=2"], "Unknown tool in --max-calls-per-tool 'search': known"),
-    ("arithmetic", ["--model", "A=m", "--model", "B=m"], "--model B=m: m has the method 'A' already."),
-    ("arithmetic", ["--model", "org/m=x", "--model", "org/m"], "--model org/m: another model has the method 'org/m'."),
+    ("arithmetic", ["--model", "A=m", "--model", "B=m"], "--model B=m: m already has the method 'A'."),
+    ("arithmetic", ["--model", "org/m=x", "--model", "org/m"], "--model org/m: another model has 'org/m' as"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_before_an_engine_starts(arguments, no_engine, capsys, tasks, more, message):
     command = [*arguments(tasks=tasks, env_config="{}"), "--no-mlflow", *more]
@@ -122,7 +122,7 @@ def test_other_settings_than_those_of_the_folder_are_refused(capsys, finished, m
     assert run_command("evaluate", [*finished.command, *more]) == 2
     error = capsys.readouterr().err
     assert key in error
-    assert "keep the setting, or name another --output." in error
+    assert "use the old setting, or name another --output." in error
 
 
 @pytest.fixture(scope="module")
@@ -238,7 +238,7 @@ def test_greedy_decoding_of_one_question(arguments, tmp_path, capsys):
     assert (sample.agent_id, answer.sampling_seed) == ("0", None)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     assert summary["arms"][0]["metrics"]["pass_at_1"]["low"] is None
-    assert "No interval: it takes two questions." in capsys.readouterr().out
+    assert "A single question has no interval." in capsys.readouterr().out
 
 
 def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):

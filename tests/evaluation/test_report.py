@@ -168,5 +168,5 @@ def test_one_question_is_shown_without_an_interval_and_unfinished_samples_with_a
     print_report(task_reports([alone], metrics, EvaluationSettings()))
     lines = printed(capsys)
     assert [line.split() for line in lines if "pass@1" in line] == [["pass@1", "0.000"]]
-    assert "No interval: it takes two questions." in lines
-    assert lines[-1].startswith("Warning: some trajectories were not finished")
+    assert "A single question has no interval." in lines
+    assert lines[-1].startswith("Warning: some trajectories did not finish")

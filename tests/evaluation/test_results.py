@@ -60,7 +60,7 @@ def test_other_settings_are_refused_once_there_are_results(tmp_path):
     assert "right" not in (hidden.folder / "settings.json").read_text()
     assert place(tmp_path, samples=2, env_config={"answer_key": "right"}, data={"/a/api_key": "1f"}) == hidden
     for samples, key, of_data, message in (
-        (3, "right", "1f", "samples=2, not 3: keep the setting, or name another --output."),
+        (3, "right", "1f", "samples=2, not 3: use the old setting, or name another --output."),
         (2, "left", "1f", r'env_config/answer_key="\*\*\* \w{4}", not "\*\*\* \w{4}":'),
         (2, "right", "2f", 'data//a/api_key="1f", not "2f":'),
     ):
@@ -71,11 +71,11 @@ def test_other_settings_are_refused_once_there_are_results(tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("settings.json", None, "missing or damaged ([Errno 2] No such file or directory"),
-        ("settings.json", b"\xff", "missing or damaged ('utf-8' codec"),
-        ("settings.json", b"", "missing or damaged (Expecting value"),
-        ("trees/question-00000000.parquet", b"PAR1", "not a parquet file ("),
-        ("trees/question-00000000.parquet", 3, "a record of version 3; this command reads version"),
+        ("settings.json", None, "is missing or damaged ([Errno 2] No such file or directory"),
+        ("settings.json", b"\xff", "is missing or damaged ('utf-8' codec"),
+        ("settings.json", b"", "is missing or damaged (Expecting value"),
+        ("trees/question-00000000.parquet", b"PAR1", "is not a parquet file ("),
+        ("trees/question-00000000.parquet", 3, "has version 3 of the record; this package reads version"),
     ],
 )
 def test_a_damaged_file_is_named(tmp_path, name, content, message):

@@ -87,7 +87,7 @@ def test_questions_that_a_broken_judge_ended_are_asked_again(command, tmp_path, 
         line = command("<answer> \\boxed{red} </answer>", tools={}, qa_metric="judge", judge=judge)
         assert run_command("evaluate", line) == 0
         assert endings() == [("broken_tool", False)] * 4
-        assert "Warning: some trajectories were not finished" in capsys.readouterr().out
+        assert "Warning: some trajectories did not finish" in capsys.readouterr().out
         is_up.append(True)
         assert run_command("evaluate", line) == 0
     assert endings() == [("answer", True)] * 4

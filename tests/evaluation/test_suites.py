@@ -59,12 +59,12 @@ def test_a_missing_file_is_named(arguments, capsys, tmp_path):
     command = [*arguments("--no-mlflow", tasks="", suite="math", env_config="{}"), "--data-root", str(tmp_path)]
     assert run_command("evaluate", command) == 2
     assert capsys.readouterr().err == (
-        f"error: --data-root {tmp_path} has no file of the task 'math': neither math.jsonl (.json, .parquet) nor"
-        " math/test.jsonl; --data math=PATH names another.\n"
+        f"error: --data-root {tmp_path} has no file for the task 'math': neither math.jsonl (.json, .parquet) nor"
+        " math/test.jsonl; name its file with --data math=PATH.\n"
     )
     (tmp_path / "aime24.json").touch()
     assert run_command("evaluate", command) == 2
-    assert "has 2 files of the task 'aime24': aime24.json, aime24.jsonl." in capsys.readouterr().err
+    assert "has 2 files for the task 'aime24' (aime24.json, aime24.jsonl); choose one" in capsys.readouterr().err
 
 
 def test_env_config_from_a_yaml_file_and_relative_data_paths(tmp_path, monkeypatch):

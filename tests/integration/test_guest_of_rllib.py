@@ -163,8 +163,8 @@ def test_a_trials_seed_follows_from_its_name_and_outside_of_tune_chance_decides(
     ("call", "sentence"),
     [
         (lambda algorithm: algorithm.get_policy(), "ARPO has no Policy, since an engine samples: use get_module(), "),
-        (lambda algorithm: algorithm.add_module("x", None), "add_module('x'): one model plays every trajectory and is"),
-        (lambda algorithm: algorithm.remove_module("x"), "remove_module('x'): one model plays every trajectory and is"),
+        (lambda algorithm: algorithm.add_module("x", None), "add_module('x'): ARPO has one policy, which plays every"),
+        (lambda algorithm: algorithm.remove_module("x"), "remove_module('x'): ARPO has one policy, which plays every"),
         (lambda algorithm: algorithm.set_weights({"x": {}}), "set_weights: the only module is 'default_policy', not "),
     ],
 )

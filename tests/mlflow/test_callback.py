@@ -139,9 +139,9 @@ def test_a_server_that_is_not_there(kind, request, trial, caplog, local_database
     assert run.seconds < 15
     assert (os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"], os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) == ("2", "0")
     (message,) = messages(caplog)
-    assert message.startswith(f"MLflow at {uri} lacks a part of the run (")
+    assert message.startswith(f"MLflow at {uri} did not take all of the run (")
     assert message.endswith(
-        f"); unless a later attempt succeeds, log it with `rllib-arpo log-run {trial.path} --store {uri}`."
+        f"). If no later attempt succeeds, log it with `rllib-arpo log-run {trial.path} --store {uri}`."
     )
     # Tune copies the results to the trial's folder.
     for name in ("params.json", "result.json"):

@@ -148,7 +148,7 @@ def test_the_command_logs_the_trials_of_an_experiment(folder, workspace, local_d
         "other": ("FINISHED", 0.5),
     }
     assert main(["log-run", str(folder / "none")]) == 2
-    sentence = "not the folder of a run: it has no result.json and no trees."
+    sentence = "is not the folder of a run: it has no result.json and no trees."
     assert capsys.readouterr().err == f"error: {folder}/none: {sentence}\n"
     assert main(["log-run", str(folder), "--store", "http://127.0.0.1:9"]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {folder}: not all of it is in MLflow (ConnectionRefusedError")
+    assert capsys.readouterr().err.startswith(f"error: {folder}: MLflow did not take all of it (ConnectionRefusedError")

@@ -177,8 +177,8 @@ def test_a_question_that_is_asked_twice_in_a_batch_counts_twice():
     (draw_entropy, run_data(),
      "The run has no record of its trees (record_share=None, or nothing was recorded yet)."),
     (draw_entropy, run_data([row(entropies=None)]), "No recorded turn has an entropy."),
-    (draw_rises, run_data([row()]), "No recorded tool response was followed by a turn, so that nothing could rise."),
-    (draw_forks, run_data(), "The record has no training question: a larger record_share keeps more of them."),
+    (draw_rises, run_data([row()]), "No recorded turn followed a tool response, so there is no rise to measure."),
+    (draw_forks, run_data(), "The record has no training question: set a larger record_share."),
     (draw_forks, run_data([row()]), "No recorded training question was forked."),
 ])  # fmt: skip
 def test_a_run_without_the_data_of_a_plot(draw, run, sentence):

@@ -26,11 +26,11 @@ def test_the_plots_of_a_record_without_results(record, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("arguments", "sentence"), [
-    (["{run}", "--plots", "--limit", "3"], "--limit: --plots draws no trees."),
-    (["{run}", "--plots", "--question", "lamps"], "--question: --plots draws no trees."),
-    (["--plots", "--compare", "{run}", "{run}"], "--compare: --plots draws no trees."),
+    (["{run}", "--plots", "--limit", "3"], "--limit: not with --plots, which draws no trees."),
+    (["{run}", "--plots", "--question", "lamps"], "--question: not with --plots, which draws no trees."),
+    (["--plots", "--compare", "{run}", "{run}"], "--compare: not with --plots, which draws no trees."),
     (["{run}/trees/iteration-00001.parquet", "--plots"],
-     "{run}/trees/iteration-00001.parquet: not the folder of a run: it has no result.json and no trees."),
+     "{run}/trees/iteration-00001.parquet: is not the folder of a run: it has no result.json and no trees."),
 ])  # fmt: skip
 def test_mistakes(record, tmp_path, capsys, arguments, sentence):
     filled = [argument.replace("{run}", str(record)) for argument in arguments]

@@ -46,7 +46,7 @@ def test_a_disk_that_fails_is_one_warning_and_the_sum_at_the_end(tmp_path, warni
     made.submit("b.parquet", 4, table)
     made.close()
     assert len(warnings()) == 2
-    assert warnings()[0].startswith(f"{folder}/a.parquet cannot be written (")
+    assert warnings()[0].startswith(f"Cannot write {folder}/a.parquet (")
     assert warnings()[0].endswith("): training goes on without the record.")
     assert warnings()[1] == f"The record in {folder} lacks 7 questions."
 
@@ -79,7 +79,7 @@ def test_a_disk_that_is_too_slow_loses_files_aloud(tmp_path, monkeypatch, warnin
     made.close()
     assert [path.name for path in tmp_path.iterdir()] == ["a.parquet"]
     assert warnings() == [
-        f"{tmp_path}/b.parquet is left out: 1 files wait for the disk.",
+        f"The record leaves out {tmp_path}/b.parquet: 1 files wait for the disk.",
         f"The record in {tmp_path} lacks 2 questions.",
     ]
 

@@ -49,7 +49,7 @@ def test_a_failing_benchmark_is_named_and_has_no_number(monkeypatch, tmp_path, c
     assert "FAILED: fork_cost_ratio" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         command.main(["--json", str(file), "--only", "fork_cost"])
-    assert "--only: unknown fork_cost; known are entropy_overhead, " in capsys.readouterr().err
+    assert "--only: there is no figure fork_cost; there are entropy_overhead, " in capsys.readouterr().err
 
 
 def test_sides_are_measured_in_turn_and_paired():

@@ -21,15 +21,15 @@ from tests.release.study_rows import TEXT, make_row, write_run, write_study
     ("baseline: grpo\n", "baseline: ppo\n", ": the baseline 'ppo' is not an arm."),
     ("seeds: [0, 1]\n", "seeds: [0, 1]\nseed: 3\n", ": seed: Extra inputs are not permitted"),
     ("seeds: [0, 1]\n", "seeds: [4294967296]\n", ": seeds: 0: Input should be less than 4294967296"),
-    ("calls: 20\n", "calls: 2024-13-45\n", ": not YAML (month must be in 1..12)."),
+    ("calls: 20\n", "calls: 2024-13-45\n", ": is not YAML (month must be in 1..12)."),
     ("arguments: --lr 1e-3\n", "arguments:\n", ": arguments: Input should be a valid list"),
     ('threshold: ""', "threshold: --lr '1", ": arms: threshold: arguments: No closing quotation"),
     ('threshold: ""', 'a/b: ""', ": arms: a/b: name: String should match pattern '^\\w[\\w.-]*$'"),
     ('threshold: ""', 'grpo: ""',
-     ": not YAML (the key 'grpo' is there twice in \"<unicode string>\", line 13, column 3: grpo: \"\" ^)."),
+     ": is not YAML (the key 'grpo' appears twice in \"<unicode string>\", line 13, column 3: grpo: \"\" ^)."),
     ('threshold: ""\n', "threshold:\n", ": arms: threshold: Input should be a valid dictionary or instance of Arm"),
     ("evaluate_every: 2\n", "evaluate_every: 3\n",
-     ": arm grpo: iterations=4 cannot be divided by evaluate_every=3."),
+     ": arm grpo: iterations=4 is not a multiple of evaluate_every=3."),
     ("fork_rate_of: threshold", "fork_rate_of: none",
      ": arm random: fork_rate_of='none' is not an arm with its own fork rule."),
     ("fork_rate_of: threshold", "fork_rate_of: threshold, seeds: [0, 5]",
@@ -73,7 +73,7 @@ def test_an_arm_of_an_earlier_commit_is_shown_and_not_run(tmp_path):
         with pytest.raises(ValueError) as raised:
             jobs_of(study, names, None, tmp_path)
         assert str(raised.value) == (
-            f"{study.path}: 4ab05be is the last commit that runs threshold: options were removed; name other arms."
+            f"{study.path}: threshold cannot run, since options were removed after commit 4ab05be; name other arms."
         )
 
 
@@ -148,7 +148,7 @@ def test_a_failed_run_fails_those_that_need_its_fork_rate(plan, capsys, tmp_path
     assert ("random", 0) in started and ("random", 1) not in started
     shown = capsys.readouterr().out
     assert f"threshold, seed 1: failed, see {tmp_path / 'threshold-1.log'}; " in shown
-    assert "not run, since the run whose fork rate they have is missing: random, seed 1\n" in shown
+    assert "not run, since the run with their fork rate is missing: random, seed 1\n" in shown
 
 
 def test_rows_of_other_settings_are_refused_before_anything_runs(plan, tmp_path):
@@ -157,7 +157,7 @@ def test_rows_of_other_settings_are_refused_before_anything_runs(plan, tmp_path)
     with pytest.raises(ValueError) as raised:
         run()
     new = study.settings_hash(study.arms["grpo"])
-    assert str(raised.value) == f"{path}: is of a run with settings_hash='abc' and not {new!r}; take another --output."
+    assert str(raised.value) == f"{path}: its run had settings_hash='abc', not {new!r}; name another --output."
     assert started == []
 
 
@@ -166,7 +166,7 @@ def test_rows_of_other_settings_are_refused_before_anything_runs(plan, tmp_path)
     ("{0}/none.yaml --output {0}/rows", "error: {0}/none.yaml: there is no such study; name its file before --table."),
     ("{0}/tiny_study.yaml --output {0}/other.parquet", "error: [Errno 17] File exists: '{0}/other.parquet'\n"),
     ("--table {0}/none.parquet", "error: {0}/none.parquet: not a readable parquet file ("),
-    ("--table {0}/other.parquet", "error: {0}/other.parquet: has no rows of a study, each of an arm, a seed and an "),
+    ("--table {0}/other.parquet", "error: {0}/other.parquet: has no rows of a study, which need an arm, a "),
     ("{0}/tiny_study.yaml --table {0}/ppo.parquet", "error: {0}/tiny_study.yaml: has no arm 'ppo'; there are grpo, "),
 ])  # fmt: skip
 def test_a_wrong_command_line_runs_nothing(tmp_path, monkeypatch, capsys, line, message):
@@ -186,7 +186,7 @@ def test_random_forks_at_another_rate_are_refused(plan, tmp_path):
     run()
     run_path(tmp_path, "threshold", 0).unlink()
     write_run(tmp_path, study, "threshold", 0, *range(5), fork_rate=0.5)
-    with pytest.raises(ValueError, match=r"fork-probability 0\.2500' and not .*fork-probability 0\.5000'"):
+    with pytest.raises(ValueError, match=r"fork-probability 0\.2500', not .*fork-probability 0\.5000'"):
         run()
 
 

@@ -77,7 +77,7 @@ def test_the_ratio_is_of_pairs():
 
 def test_a_run_without_the_numbers_that_tables_need_is_named():
     for lacks in ({"tool_calls": None}, {"accuracy": None}):
-        with pytest.raises(ValueError, match=r"^a, seed 3: lacks its tool_calls, or its first or last accuracy\.$"):
+        with pytest.raises(ValueError, match=r"^a, seed 3: has no tool_calls, or no first or last accuracy\.$"):
             finished_runs([make_row("a", 3, 0, 0, 0.5), make_row("a", 3, 1, 5, 0.5) | lacks])
 
 

@@ -119,7 +119,7 @@ def test_a_fork_that_cannot_be_is_named(record, tmp_path, capsys, values):
     stranger = strangers_record(record, tmp_path, **values)
     assert main(["show", str(stranger), "--output", str(tmp_path / "pages")]) == 2
     assert re.fullmatch(
-        r"error: The question 'lamps': the trajectory '0' cannot be a fork of \S+ after turn -?\d\.\n",
+        r"error: Question 'lamps': trajectory '0' cannot be a fork of \S+ after turn -?\d\.\n",
         capsys.readouterr().err,
     )
 
@@ -150,8 +150,9 @@ def test_before_and_after_are_side_by_side(record, tmp_path):
     ([], "show: give either RUN_OR_FILE or --compare A B."),
     (["{run}", "--compare", "{run}", "{run}"], "show: give either RUN_OR_FILE or --compare A B."),
     (["{run}", "--limit", "0"], "--limit 0: must be at least 1."),
-    (["{run}/other"], "{run}/other: neither a parquet file of a record nor a folder with trees/*.parquet below it."),
-    (["{run}", "--question", "lamp"], "{run}: the record has no question 'lamp'; its last one is '" + CUPS + "'."),
+    (["{run}/other"], "{run}/other: is neither a parquet file of a record nor a folder that has trees/*.parquet."),
+    (["{run}", "--question", "lamp"],
+     "{run}: the record does not have the question 'lamp'; its last one is '" + CUPS + "'."),
     (["--compare", "{run}", "{run}", "--question", "x"], "{run} and {run} do not both have the question 'x'."),
 ])  # fmt: skip
 def test_mistakes(record, tmp_path, capsys, arguments, sentence):
@@ -165,13 +166,13 @@ FIELDS = list(SCHEMA)
 
 
 @pytest.mark.parametrize(("metadata", "fields", "sentence"), [
-    ({}, FIELDS, "not a record of trees: its metadata lacks rllib_arpo.record.version."),
-    ({VERSION_KEY: b"1"}, FIELDS, "a record of version 1; this command reads version 5."),
+    ({}, FIELDS, "is not a record of trees: its metadata lacks rllib_arpo.record.version."),
+    ({VERSION_KEY: b"1"}, FIELDS, "has version 1 of the record; this package reads version 5."),
     ({VERSION_KEY: b"5"}, FIELDS[1:], "lacks the column 'purpose'."),
     ({VERSION_KEY: b"5"}, [pa.field("purpose", pa.int32()), *FIELDS[1:]],
      "the column 'purpose' must be string and is not."),
-    ({VERSION_KEY: b"5"}, FIELDS, "its metadata has no settings that can be read."),
-    ({VERSION_KEY: b"5", SETTINGS_KEY: b"{"}, FIELDS, "its metadata has no settings that can be read."),
+    ({VERSION_KEY: b"5"}, FIELDS, "the settings in its metadata are missing or cannot be read."),
+    ({VERSION_KEY: b"5", SETTINGS_KEY: b"{"}, FIELDS, "the settings in its metadata are missing or cannot be read."),
 ])  # fmt: skip
 def test_other_files_are_refused(tmp_path, capsys, metadata, fields, sentence):
     path = tmp_path / "other.parquet"
@@ -184,4 +185,4 @@ def test_a_file_that_is_not_parquet_is_named(tmp_path, capsys):
     path = tmp_path / "other.parquet"
     path.write_text("nothing")
     assert main(["show", str(path), "--output", str(tmp_path / "pages")]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {path}: not a parquet file (")
+    assert capsys.readouterr().err.startswith(f"error: {path}: is not a parquet file (")

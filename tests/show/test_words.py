@@ -54,7 +54,7 @@ def said(decision: dict | None, **more) -> str:
      "dH = +0.21: not decided: no fork of 8 was left, a fork was refused, or the question ended first."),
     ({"eligible": False}, {"num_rollouts": 8}, "dH = +0.21: not decided, since this question has no forks."),
     (None, {}, "The node before this turn was not examined."),
-    (None, {"own": 0}, "The prompt precedes this turn: there is nothing to decide."),
+    (None, {"own": 0}, "The prompt precedes this turn, so there is nothing to decide."),
 ])  # fmt: skip
 def test_decisions(decision, settings, expected):
     assert said(decision, num_roots=7, **settings) == expected
@@ -63,7 +63,7 @@ def test_decisions(decision, settings, expected):
 def test_decisions_of_forks_and_top_ups():
     fork = make_trajectory("0.0", [make_turn([5])], num_inherited_turns=1)
     assert words.decision(placed(own=0, trajectory=fork)) == (
-        "This trajectory was forked here; the decision stands at the turn of 0."
+        "This trajectory was forked here; see the decision at the turn of 0."
     )
     assert words.decision(placed(own=0, trajectory=replace(fork, num_inherited_turns=2))) == (
         "This trajectory was forked here; 0 was cut off in the turn that decided it."

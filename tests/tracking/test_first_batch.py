@@ -89,16 +89,16 @@ def test_a_batch_with_something_to_learn_has_no_warning():
 
 @pytest.mark.parametrize(("stats", "greedy", "told"), [
     ([asked("11", "11", "01")], None,
-     "No question of the first batch has returns that differ, so that nothing is learned: the questions are "
+     "No question of the first batch has returns that differ, so the model learns nothing: the questions are "
      "too easy: ask others."),
     ([asked("00", "00", "01", pays=[0.0, -1.0, 0.0, 0.0])] * 2, 0.0,
-     "None of the 8 trajectories of the first batch is right, so that at most the format can be learned: "
+     "None of the 8 trajectories of the first batch is right, so the model can learn the format at most: "
      "cold-start the model, or ask easier questions."),
     ([*[asked("11", "11", "01")] * 10, asked("10", "11", "10")], None,
-     "The sampled accuracy of the first batch is 0.95, so that little can be learned: ask harder questions."),
+     "The sampled accuracy of the first batch is 0.95, so there is little to learn: ask harder questions."),
     (HEALTHY, 0.9,
-     "All trajectories of a question together solve 0.75 of the first batch, and one alone solves 0.90 of the "
-     "evaluation, so that there is little to find: sample more rollouts, or ask harder questions."),
+     "All trajectories together solve 0.75 of the first batch, and greedy decoding solves 0.90 of the "
+     "evaluation, so there is little to learn: sample more rollouts, or ask harder questions."),
 ])  # fmt: skip
 def test_updates_with_nothing_to_work_with(stats, greedy, told):
     assert warnings(*stats, greedy=greedy) == [told]
@@ -115,13 +115,13 @@ def test_an_environment_that_pays_and_tells_no_accuracy_is_not_warned_of():
 
 
 @pytest.mark.parametrize(("nodes", "told"), [
-    ({"forked": ""}, "No trajectory of the first batch goes on after a tool's response, so that nothing forks."),
+    ({"forked": ""}, "No trajectory of the first batch goes on after a tool's response, so nothing forks."),
     ({"forked": "0101", "entropies": (0.3, 0.3002)},
      "The entropy hardly differs between tool responses (by 0.0002 nats from the 10 % to the 90 % quantile), so "
-     "that it cannot choose forks: look at temperature and entropy_window."),
+     "it cannot choose forks: check temperature and entropy_window."),
     ({"forked": "0000"},
-     "None of the 8 tool responses of the first batch forks: branch_threshold is too high; with "
-     '"auto" it follows dH from now on.'),
+     "None of the 8 tool responses of the first batch forks: branch_threshold is too high; lower "
+     'it ("auto" follows dH from now on).'),
 ])  # fmt: skip
 def test_forks_with_nothing_to_work_with(nodes, told):
     stats = [asked("10", "01", **nodes), asked("00", "01", **nodes)]

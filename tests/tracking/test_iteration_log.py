@@ -84,7 +84,7 @@ def test_an_error_is_told_once_for_each_tool_and_kind(caplog):
         "training question 7, trajectory 1: the tool 'search' raised OSError: no space (search.py, line 5). "
         "Such trajectories are masked (stop/error).",
         "training question 7, trajectory 0.0: the environment raised OSError: no copy (env.py, line 1). "
-        "The question forks no more (forks_refused).",
+        "The question gets no more forks (forks_refused).",
     ]
 
 
@@ -109,7 +109,7 @@ def test_the_first_batch_is_told_before_its_warnings(caplog):
     [(line, before)] = told
     assert (line, before) == ("sampled     accuracy 0.000  pass@1 0.000  with signal 0.000  1 question", 0)
     assert caplog.messages == [
-        "No question of the first batch has returns that differ, so that nothing is learned: most break the format "
+        "No question of the first batch has returns that differ, so the model learns nothing: most break the format "
         "(stop/malformed_call): cold-start the model, or give it examples or more tokens."
     ]
 
@@ -169,5 +169,5 @@ def test_forks_nearly_everywhere_warn_once(caplog):
         ):  # fmt: skip
             log.forks(rate, branching, threshold)
     assert caplog.messages == [
-        "78% of the tool responses fork (fork_rate), so that the entropy hardly chooses: branch_threshold is too low."
+        "78% of the tool responses fork (fork_rate), so the entropy hardly chooses: raise branch_threshold."
     ]

@@ -23,14 +23,14 @@ def test_what_belongs_to_a_rule_follows_from_the_registry(model_folder, monkeypa
     monkeypatch.setitem(BRANCHING_RULES, "own", rule)
     changes = {"branching": "own", "random_fork_probability": 0.5, "budget_allocation": "ranked"}
     for other, expected in (
-        ({}, "budget_allocation='ranked': branching='own' must ignore the entropy."),
+        ({}, "budget_allocation='ranked': ranks by entropy, which branching='own' must ignore; use 'first_come'."),
         (
             {"random_fork_probability": None},
-            "random_fork_probability=None (default): branching='own' needs a probability; it has no default.",
+            "random_fork_probability=None (default): branching='own' needs a probability, which has no default.",
         ),
         (
             {"branching": "always"},
-            "random_fork_probability=0.5: belongs to branching='random' or 'own', not to 'always'.",
+            "random_fork_probability=0.5: only branching='random' or 'own' reads it, not 'always'.",
         ),
     ):
         assert message(small_config(model_folder).update_from_dict(changes | other)) == expected
@@ -96,7 +96,7 @@ def test_the_clip_bounds_of_an_algorithm_stay_where_an_update_has_a_single_step(
     config = small_config(model_folder, config=DAPOConfig()).training(overlong_buffer_tokens=20)
     assert (config.clip_high, config.questions_per_minibatch) == (0.28, config.questions_per_batch)
     config.validate()
-    assert message(config.training(clip_high=0.3)).startswith("clip_high=0.3: an update of a single step clips nothing")
+    assert message(config.training(clip_high=0.3)).startswith("clip_high=0.3: an update with one step clips nothing")
     assert not ray.is_initialized()
 
 

@@ -41,7 +41,7 @@ def test_a_key_that_evaluation_does_not_read_or_takes_from_training_may_only_be_
         config.evaluation_config = {key: "another"}
         reason = "evaluation takes it from training" if key in SHARED else "evaluation does not read it"
         assert message(config) == (
-            f"evaluation_config: {keyword(key)}='another': {reason}; set it outside of evaluation_config."
+            f"evaluation_config: {keyword(key)}='another': {reason}; set it outside evaluation_config."
         )
 
 
@@ -50,10 +50,10 @@ def test_a_key_that_greedy_decoding_does_not_read_is_refused(model_folder, key):
     config = small_config(model_folder)
     config.evaluation_config = {key: "another"}
     assert message(config) == (
-        f"evaluation_config: {key}='another': greedy decoding does not read it; set explore=True beside it."
+        f"evaluation_config: {key}='another': greedy decoding does not read it; also set explore=True."
     )
     config.evaluation_config["explore"] = True
-    without_forks = f"evaluation_config: {key}='another': evaluation does not fork; set branching beside it."
+    without_forks = f"evaluation_config: {key}='another': evaluation does not fork; also set branching."
     assert (message(config) == without_forks) == (key in UNREAD_WITHOUT_FORKS)
     config.evaluation_config = {"branching": "threshold"} | config.evaluation_config
-    assert " beside it." not in message(config)
+    assert "; also set " not in message(config)

@@ -35,7 +35,7 @@ def test_tune_is_asked_for_what_the_actors_need(model_folder, unknown_cluster):
 
 
 def test_who_switches_validation_off_gets_none():
-    with pytest.raises(ValueError, match=r"^model_name_or_path=None: must be the id or the folder of a model\.$"):
+    with pytest.raises(ValueError, match=r"^model_name_or_path=None: must be the id or folder of a model\.$"):
         ARPOConfig().validate()
     ARPOConfig().experimental(_validate_config=False).validate()
 

@@ -89,10 +89,10 @@ def cluster(monkeypatch):
      "asks for 2 fpgas in total and the cluster has 0: lower custom_"),
     ({"num_cpus_per_env_runner": 3}, "asks for 6 CPUs in total and the cluster has 4: lower num_cpus_per_"),
     ({"num_cpus_per_env_runner": 2},
-     "asks for 2 actors with 2 CPU each, which must lie on one node, and the cluster's nodes have room for 1: "
+     "asks for 2 actors with 2 CPU each, each actor on one node, and the cluster's nodes have room for 1: "
      "lower num_cpus_per_"),
     ({"num_cpus_per_env_runner": 0.5, "custom_resources_per_env_runner": {"disk": 1}},
-     "asks for 2 actors with 0.5 CPU and 1 disk each, which must lie on one node, and the cluster's nodes have "
+     "asks for 2 actors with 0.5 CPU and 1 disk each, each actor on one node, and the cluster's nodes have "
      "room for 1: lower num_cpus_per_* (fractions are fine) or custom_resources_per_* or the number of actors."),
     ({"num_cpus_per_env_runner": 1, "evaluation_num_env_runners": 2}, None),
     ({"num_cpus_per_env_runner": 1, "evaluation_num_env_runners": 3}, "asks for 5 CPUs in total"),

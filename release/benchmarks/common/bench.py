@@ -1,7 +1,7 @@
-"""Shared by all benchmarks: the command, the settings of a run, the engine with its thread, and small statistics.
+"""Runs benchmarks: the command line, the settings of a run, an engine with its thread, and small statistics.
 
-A command writes its file after every benchmark. Its exit status is 1 if one failed; a failed one has no number, and its
-detail says why.
+A command writes its file after every benchmark. A failed benchmark has no number, its detail says why, and the exit
+status is 1.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MAKERS: dict[str, Callable[[Path], str]] = {
     TINY_LLAMA: lambda folder: endless_llama(folder, hidden_size=64, num_layers=2, vocab_size=300),
 }
 MAX_CONTEXT_TOKENS = 2048
-#: Of a GPU's memory, for each engine of a run, which keeps several.
+#: Each engine's share of a GPU's memory; a run keeps several engines.
 SHARE = 0.2
 
 
@@ -54,7 +54,7 @@ class BenchmarkError(Exception):
 
 
 class EngineHandle:
-    """A `VLLMEngine` and the one thread that may touch it."""
+    """A `VLLMEngine` with the only thread that may use it."""
 
     def __init__(self, folder: str, dtype: str = "float32", engine_kwargs: dict[str, Any] | None = None):
         from rllib_arpo.engine import EngineConfig, make_engine
@@ -75,7 +75,7 @@ class EngineHandle:
 
     @property
     def llm(self):
-        """vLLM's own `LLMEngine`, for the sides that do without this package."""
+        """vLLM's own `LLMEngine`, for sides that do not use this package."""
         return self.engine._llm
 
     def call(self, function: Callable, *args: Any, **kwargs: Any) -> Any:
@@ -84,7 +84,7 @@ class EngineHandle:
 
     def drop_prefix_cache(self) -> None:
         if not self.call(self.llm.reset_prefix_cache):
-            raise BenchmarkError("vLLM did not drop its prefix cache.")
+            raise BenchmarkError("vLLM could not drop its prefix cache.")
 
     def close(self) -> None:
         self.call(self.engine.close)
@@ -97,9 +97,9 @@ class Bench:
 
     Attributes:
         scratch: an empty folder.
-        size: "full"; "quick": all benchmarks together fit into ten minutes on two cores; "tiny": a tiny model and the
-            smallest workloads, to test the benchmarks themselves.
-        args: of the command.
+        size: "full"; "quick": all benchmarks together take less than ten minutes on two cores; "tiny": a tiny model and
+            the smallest workloads, to test the benchmarks themselves.
+        args: the command's arguments.
     """
 
     scratch: Path
@@ -112,7 +112,7 @@ class Bench:
         return {"full": full, "quick": quick, "tiny": tiny}[self.size]
 
     def model(self, name: str) -> str:
-        """The folder of the model called `name`, made by its first call."""
+        """The folder of the model called `name`, which the first call makes."""
         name = self.model_name(name)
         folder = self.scratch / str(list(MAKERS).index(name))
         return str(folder) if folder.exists() else MAKERS[name](folder)
@@ -121,7 +121,7 @@ class Bench:
         return TINY_LLAMA if self.size == "tiny" else name
 
     def engine(self, name: str) -> EngineHandle:
-        """The engine for the model called `name`, on all cores; started by its first call, then kept."""
+        """The engine for the model called `name`, on all cores. The first call starts it, and the run keeps it."""
         folder = self.model(name)
         if folder not in self._engines:
             self._engines[folder] = EngineHandle(folder)
@@ -133,7 +133,7 @@ class Bench:
 
 
 def timed(function: Callable, *args: Any, **kwargs: Any) -> tuple[float, Any]:
-    """(seconds, result). A GPU goes on computing when a call returns; this waits for it."""
+    """Returns (seconds, result). It also waits for the GPU, which may still compute when the call returns."""
     start = time.perf_counter()
     result = function(*args, **kwargs)
     if torch.cuda.is_initialized():
@@ -150,17 +150,17 @@ def rounded(values: Sequence[float], digits: int = 4) -> list[float]:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """For a benchmark's detail: what was measured, with its smallest, median and largest value."""
+    """For a benchmark's detail: the measured values with minimum, median and maximum."""
     low, middle, high = rounded((min(values), median(values), max(values)))
     return {"min": low, "median": middle, "max": high, "values": rounded(values)}
 
 
 def ratio(key: str, over: str, under: str, measured: Mapping[str, Sequence[float]], **about: Any) -> dict[str, Any]:
-    """The figure `key` with its detail: the median of the pairs' ratios, of the side `over` to the side `under`.
+    """The figure `key` with its detail: the median over repeats of the ratio of `over` to `under`.
 
     Args:
-        measured: side -> one value a repeat.
-        about: more of the detail.
+        measured: side -> a value for each repeat.
+        about: further entries of the detail.
     """
     ratios = [a / b for a, b in zip(measured[over], measured[under], strict=True)]
     sides = {name: spread(values) for name, values in measured.items()}
@@ -170,10 +170,10 @@ def ratio(key: str, over: str, under: str, measured: Mapping[str, Sequence[float
 def alternate(
     sides: dict[str, Callable[[int], float]], repeats: int, *, warm_up: bool = True
 ) -> dict[str, list[float]]:
-    """Runs the sides in turn, `repeats` times each, after one turn that does not count; the first side changes.
+    """Runs the sides in turn, `repeats` times each, after a warm-up that does not count; the order alternates.
 
     Args:
-        sides: name -> function of the repeat's number (-1: the one that does not count) that returns a measurement.
+        sides: name -> a function that takes the repeat's number (-1: the warm-up) and returns a measurement.
     """
     names = list(sides)
     results: dict[str, list[float]] = {name: [] for name in names}
@@ -187,11 +187,11 @@ def alternate(
 
 @dataclass(frozen=True, slots=True)
 class Benchmark:
-    """A function of a `Bench` that returns all figures, each with its `<figure>_detail`.
+    """A benchmark: its function takes a `Bench` and returns all figures, each with its `<figure>_detail`.
 
     Attributes:
-        targets: figure -> what it should reach.
-        arguments: passed to the function after the `Bench`.
+        targets: figure -> its target.
+        arguments: further arguments of the function.
     """
 
     function: Callable[..., dict[str, Any]]
@@ -199,13 +199,13 @@ class Benchmark:
     arguments: tuple[Any, ...] = ()
 
     def run(self, bench: Bench) -> dict[str, Any]:
-        """The figures and details; None for missing figures, with the reason in the detail."""
+        """The figures and details; a missing figure is None, and its detail says why."""
         begin, load_before = time.perf_counter(), load()
         try:
             results = self.function(bench, *self.arguments)
         except Exception as error:
             traceback.print_exc()
-            bench.close_engines()  # They may be in the midst of something.
+            bench.close_engines()  # They may still have requests.
             return missing(self.targets, failed=f"{type(error).__name__}: {error}")
         took = {"benchmark_s": round(time.perf_counter() - begin, 1), "load_before": load_before, "load_after": load()}
         return results | {f"{key}_detail": results[f"{key}_detail"] | took for key in self.targets}
@@ -216,7 +216,7 @@ def missing(keys: Iterable[str], **reason: str) -> dict[str, Any]:
 
 
 def load() -> float:
-    """Processes that ran or waited for a core, mean of the last minute."""
+    """How many processes ran or waited for a core, as the mean of the last minute."""
     return round(os.getloadavg()[0], 2)
 
 
@@ -227,25 +227,25 @@ def main(
     arguments: Sequence[str] | None = None,
     add_arguments: Callable[[argparse.ArgumentParser], None] = lambda _: None,
 ) -> int:
-    """Runs the benchmarks whose figures the command line asks for, and prints a table; the exit status.
+    """Runs the benchmarks that the command line names, and prints a table; returns the exit status.
 
     Args:
         package: the command's package below `release.benchmarks`.
         description: the text of `--help`.
-        arguments: None: those of this process.
+        arguments: None: this process's arguments.
         add_arguments: adds the command's own options.
     """
     known = {key: target for benchmark in benchmarks for key, target in benchmark.targets.items()}
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", required=True, type=Path, metavar="FILE", help="where the results are written")
-    parser.add_argument("--quick", action="store_true", help="smaller workloads: under ten minutes on two cores")
-    parser.add_argument("--tiny", action="store_true", help="tiny models: tests the benchmarks, measures nothing")
-    parser.add_argument("--only", metavar="KEY[,KEY]", help="only the benchmarks that give these figures")
+    parser.add_argument("--json", required=True, type=Path, metavar="FILE", help="file for the results")
+    parser.add_argument("--quick", action="store_true", help="smaller workloads, under ten minutes on two cores")
+    parser.add_argument("--tiny", action="store_true", help="tiny models, to test the benchmarks; measures nothing")
+    parser.add_argument("--only", metavar="KEY[,KEY]", help="run only the benchmarks with these figures")
     add_arguments(parser)
     args = parser.parse_args(arguments)
     only = known.keys() if args.only is None else set(args.only.split(","))
     if unknown := sorted(only - known.keys()):
-        parser.error(f"--only: unknown {', '.join(unknown)}; known are {', '.join(sorted(known))}")
+        parser.error(f"--only: there is no figure {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     chosen = [benchmark for benchmark in benchmarks if only & benchmark.targets.keys()]
     results = _run(package, chosen, args, sys.argv[1:] if arguments is None else arguments)
     print(f"\n{'figure':36s} {'value':>10s}  target")
@@ -264,7 +264,7 @@ def main(
 def _run(
     package: str, benchmarks: Sequence[Benchmark], args: argparse.Namespace, arguments: Sequence[str]
 ) -> dict[str, Any]:
-    """What the file has: how and where it was made, and all figures."""
+    """The contents of the file: how and where it was made, and all figures."""
     size = "tiny" if args.tiny else "quick" if args.quick else "full"
     command = shlex.join(["python", "-m", f"release.benchmarks.{package}", *arguments])
     results = {"size": size, "command": command, "commit": commit(), "machine": machine(), "versions": versions()}

@@ -1,6 +1,6 @@
-"""The benchmarks' models: SmolLM2-135M without an end-of-sequence token, and small random ones.
+"""Makes the benchmarks' models: SmolLM2-135M without an end-of-sequence token, and small random ones.
 
-A model that never ends by itself gives both sides of a ratio the same token counts.
+These models never end a sequence themselves, so both sides of a ratio have the same token counts.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-#: Every model here has the token ids from 0 to below this.
+#: Every model here has the token ids below this number.
 NUM_BYTE_TOKENS = 256
 _EOS_KEYS = ("eos_token", "eos_token_id")
 
 
 def endless_smollm2(folder: Path) -> str:
-    """Makes `folder` a view of SmolLM2-135M-Instruct in which no token ends a sequence; returns it."""
+    """Makes a copy of SmolLM2-135M-Instruct, with links, in which no token ends a sequence; returns the folder."""
     from tuned_examples.smollm2 import smollm2_135m_instruct
 
     folder.mkdir(parents=True)
@@ -37,9 +37,9 @@ def endless_llama(
     intermediate_size: int | None = None,
     num_key_value_heads: int = 1,
 ) -> str:
-    """Saves a random fp32 Llama (heads of 64, or 32 if it is narrower) with a byte tokenizer; returns its folder.
+    """Saves a random fp32 Llama with a byte tokenizer; returns the folder.
 
-    Without an `intermediate_size` its MLPs are twice as wide as its hidden states.
+    Heads have 64 dimensions, or half of a smaller `hidden_size`. The default MLPs are twice as wide as hidden states.
     """
     from transformers import LlamaConfig
 

@@ -1,15 +1,17 @@
-"""TRL's GRPOTrainer with a tool against this package's GRPO and ARPO, on the trails task: iterations per hour.
+"""Compares TRL's GRPOTrainer with a tool to this package's GRPO and ARPO on the trails task: iterations per hour.
+
+First make an environment for TRL (with the CPU build of torch, like the project's):
 
     python -m venv .venv-trl
     .venv-trl/bin/pip install trl==1.16.0 torch==2.13.0 transformers==5.19.0 accelerate==1.15.0 datasets==5.2.0
 
-makes TRL's environment (torch in its CPU build, as the project has it). Then
+Then run the benchmark:
 
     python -m release.benchmarks.end_to_end --json end_to_end.json            # SmolLM2-135M, the main job
     python -m release.benchmarks.end_to_end --json end_to_end.json --quick    # a model of 1.3 million parameters
 
-Each side is a process of its own, one at a time, in turn. A run's result stays in the folder of --runs, and what lies
-there already is not run again. Without TRL's environment its figures are missing, and the table says so.
+Each side runs in its own process, one after the other. Results stay in the folder of --runs, and a run with a result
+there is not repeated. Without TRL's environment its figures are missing, and the table says so.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from rllib_arpo.files import write_json
 from rllib_arpo.tracking.machine import num_cores
 
 REPOSITORY = Path(__file__).resolve().parents[3]
-#: Figure of a ratio -> column of an iteration.
+#: Name of a ratio -> the column of an iteration.
 RATIOS = {"speedup": "seconds", "sampling_speedup": "sampling_s", "update_speedup": "update_s"}
 PER_HOUR = {side: f"iterations_per_hour_{side}" for side in SIDES}
 TARGETS = {
@@ -41,7 +43,7 @@ TARGETS = {
     **{f"{ratio}_{side}": "reported" for side in ALGORITHMS for ratio in RATIOS},
     **{f"speedup_{side}": ">= 6" for side in ALGORITHMS},
 }
-#: Iterations at the start of a run that do not count.
+#: This many iterations at the start of a run do not count.
 WARM_UP = 1
 
 #: Side -> the results of its runs, in the order of the seeds.
@@ -49,19 +51,19 @@ Runs = Mapping[str, Sequence[Mapping[str, Any]]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="only these sides")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="a run of each side for each of them")
-    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="of the runs' files; default: a temporary one")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="run only these sides")
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="run each side with each of these seeds")
+    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep the runs' files here; default: do not")
     parser.add_argument(
         "--gpu",
         action="store_true",
-        help="both sides on one GPU, where TRL samples with vLLM if its environment has it (never run so far)",
+        help="run both sides on one GPU; TRL samples with vLLM if its environment has it (not tried yet)",
     )
     parser.add_argument("--trl-python", type=Path, default=REPOSITORY / ".venv-trl/bin/python", metavar="FILE")
 
 
 def compare(run: Bench) -> dict[str, Any]:
-    """The sides take turns; a seed's first side is another one than the last seed's."""
+    """Runs the sides in turn, in an order that alternates between seeds, and returns all figures."""
     args = run.args
     folder = args.runs or run.scratch
     folder.mkdir(parents=True, exist_ok=True)
@@ -87,11 +89,11 @@ def _has_vllm(python: Path) -> bool:
 
 
 def run_side(request: Mapping[str, Any], trl_python: Path, folder: Path) -> dict[str, Any]:
-    """The result of a side, which runs in a process of its own.
+    """Runs a side in its own process and returns the result.
 
     Args:
-        trl_python: of the environment with TRL.
-        folder: for the request, the result and the process's output.
+        trl_python: the Python of TRL's environment.
+        folder: the folder for the request, the result and the process's output.
 
     Raises:
         BenchmarkError: the process failed.
@@ -112,10 +114,10 @@ def run_side(request: Mapping[str, Any], trl_python: Path, folder: Path) -> dict
 
 
 def figures(runs: Runs, reasons: Mapping[str, str]) -> dict[str, Any]:
-    """Every figure of `TARGETS` with its detail; None with the reason where a side is missing.
+    """Every figure of `TARGETS` with its detail. If a side is missing, the figure is None, and the detail says why.
 
     Args:
-        reasons: side -> why it is missing, where that is not the command line's wish.
+        reasons: side -> why it is missing, unless the command line left it out.
     """
 
     def missing_of(side: str, key: str) -> dict[str, Any]:
@@ -139,7 +141,7 @@ def figures(runs: Runs, reasons: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _speed(key: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Iterations per hour, and in the detail all else that is known of the side."""
+    """Iterations per hour; the detail has everything else about the side."""
     columns = {name: _column(runs, name) for name in runs[0]["iterations"][0]}
     detail = {
         **{name: spread(values) for name, values in columns.items()},

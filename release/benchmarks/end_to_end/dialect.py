@@ -1,8 +1,9 @@
-"""Lets TRL call tools in the task's tags: a chat template, a response template, and the reward of a conversation.
+"""Teaches TRL the task's tags: a chat template, a response template, and the reward of a conversation.
 
 TRL's tool loop reads a turn with the tokenizer's `response_template`, renders a tool's result with its chat template,
-and takes what follows the calling message. Here they read and write `<search> ... </search>`, `<result> ... </result>`
-as this package's tag protocol does, token for token. Needs neither this package nor TRL.
+and takes the text after the calling message. The templates here read and write `<search> ... </search>` and
+`<result> ... </result>` token for token like this package's tag protocol. This module needs neither this package nor
+TRL.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: Generation ends behind these texts.
+#: Generation ends after these texts.
 STOP_STRINGS = ("</search>", "</answer>")
 RIGHT, WRONG, BAD_FORMAT = 1.0, 0.0, -1.0
 
-#: Around a model's own chat template, which renders what comes before the assistant's part. That part is one message:
-#: its calls and their results follow one another.
+#: These go around a model's own chat template, which renders the messages before the assistant's part. The assistant's
+#: part is one message in which calls and results follow one another.
 _BEFORE = """\
 {% set conversation = messages %}\
 {% set messages = conversation | rejectattr('role', 'in', ['assistant', 'tool']) | list %}\
@@ -35,7 +36,7 @@ _BOX = re.compile(r"\\boxed\{([^{}]*)\}")
 
 
 def generation_kwargs(max_turn_tokens: int, *, with_vllm: bool) -> dict[str, Any]:
-    """TRL's arguments of generation that end a turn behind a tag, as transformers or vLLM calls them."""
+    """The generation arguments that end a turn after a tag, with transformers' or vLLM's names."""
     if with_vllm:
         return {"max_tokens": max_turn_tokens, "stop": list(STOP_STRINGS), "include_stop_str_in_output": True}
     return {"max_new_tokens": max_turn_tokens, "stop_strings": list(STOP_STRINGS)}
@@ -44,9 +45,9 @@ def generation_kwargs(max_turn_tokens: int, *, with_vllm: bool) -> dict[str, Any
 def set_up(tokenizer: Any) -> None:
     """Teaches a tokenizer the tags.
 
-    TRL cuts what a tool's result adds to a conversation behind the last end-of-sequence token of the calling message.
-    The calling messages here have none, so a token that no template writes takes its place in the tokenizer. The
-    model's configuration keeps its own.
+    TRL cuts off what a tool's result adds to a conversation after the calling message's last end-of-sequence token.
+    The calling messages here have none, so the tokenizer gets a token that no template writes as its end-of-sequence
+    token. The model's configuration keeps its own.
     """
     user = [{"role": "user", "content": ""}]
     without = tokenizer.apply_chat_template(user, tokenize=False)
@@ -57,7 +58,7 @@ def set_up(tokenizer: Any) -> None:
 
 
 def response_template(header: str) -> dict[str, Any]:
-    """Reads a turn that begins behind `header`, the template's generation prompt, or behind a tool's result."""
+    """Reads a turn that begins after `header`, the template's generation prompt, or after a tool's result."""
     call = {"name": "search", "arguments": {"query": "{content}"}}
     return {
         "defaults": {"role": "assistant"},
@@ -76,10 +77,10 @@ def response_template(header: str) -> dict[str, Any]:
 
 
 def reward(completion: Sequence[Mapping[str, Any]], answer: str) -> float:
-    """1 for the right answer, 0 for a wrong one, -1 for a bad format, as this package's reward on this task.
+    """1 for the right answer, 0 for a wrong one, -1 for a bad format, like this package's reward for this task.
 
     Args:
-        completion: the assistant's and the tools' messages, as TRL keeps them.
+        completion: the assistant's and the tools' messages in TRL's form.
     """
     *calls, last = [message for message in completion if message["role"] == "assistant"]
     answered = _ANSWER.fullmatch(last["content"])

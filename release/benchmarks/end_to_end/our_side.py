@@ -1,4 +1,4 @@
-"""This package's side: GRPO or ARPO through `ARPOConfig`, with the tuned example's own configuration.
+"""Runs this package's side: GRPO or ARPO through `ARPOConfig`, with the tuned example's configuration.
 
 python -m release.benchmarks.end_to_end.our_side REQUEST.json RESULT.json
 """
@@ -20,9 +20,9 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
     """Trains as the request says.
 
     Returns:
-        start_s: seconds until the algorithm is built, engines included.
-        iterations: of each the wall `seconds`, and of these `sampling_s`, `update_s` and `sync_s`; `generated_tokens`
-            and executed `tool_calls`; mean `reward` and `accuracy` of the trajectories.
+        start_s: seconds until the algorithm and its engines are built.
+        iterations: for each one the wall `seconds`, with their parts `sampling_s`, `update_s` and `sync_s`;
+            `generated_tokens` and executed `tool_calls`; mean `reward` and `accuracy` of the trajectories.
         versions, threads, setting.
     """
     begin = time.perf_counter()
@@ -43,7 +43,7 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def iterate(algorithm) -> dict[str, float]:
-    """One iteration; what `run` says of it."""
+    """Trains one iteration; returns its entry in `run`."""
     begin = time.perf_counter()
     result = algorithm.train()
     seconds = time.perf_counter() - begin

@@ -1,4 +1,4 @@
-"""The task's search tool in a process of its own, for TRL's side: a line with a query gets a line with what is shown.
+"""Runs the task's search tool in its own process, for TRL's side: it answers each line with a query by a line of hits.
 
 python -m release.benchmarks.end_to_end.search_process
 """

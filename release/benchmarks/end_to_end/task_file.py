@@ -1,4 +1,4 @@
-"""The work of both sides, as a file: the tuned example's settings and its questions."""
+"""Makes the file that tells both sides what to do: the tuned example's settings and its questions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rllib_arpo.tracking.machine import num_cores
 if TYPE_CHECKING:
     from rllib_arpo import ARPOConfig
 
-#: Settings of a configuration that TRL has, too.
+#: Settings of our configuration that TRL also has.
 SHARED = (
     "questions_per_batch", "num_rollouts", "max_tool_calls", "max_turn_tokens", "max_response_tokens", "temperature",
     "lr", "grad_clip", "adam_betas", "weight_decay", "clip_low", "clip_high",
@@ -27,11 +27,11 @@ SIDES = (TRL, *ALGORITHMS)
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size of the benchmark: a recipe (a module of `tuned_examples`) and how long it is run.
+    """A size of the benchmark: a recipe (a module of `tuned_examples`) and the length of its runs.
 
     Attributes:
-        num_iterations: the first one of them does not count.
-        num_held_out: questions of an evaluation of ours.
+        num_iterations: iterations of a run; the first does not count.
+        num_held_out: questions in an evaluation of our side.
     """
 
     recipe: str
@@ -47,7 +47,7 @@ SIZES = {
 
 
 def make_model(size: str, scratch: Path) -> str:
-    """The folder of a size's cold-started model; but for the tiny one it is made once and kept in the cache folder."""
+    """The folder of a size's cold-started model. It is made once and kept in the cache folder, except the tiny one."""
     from tuned_examples.small_models import ColdStart, SmallModel
     from tuned_examples.trails_models import cold_started_smollm2, small_model
 
@@ -66,8 +66,8 @@ def make_request(
     """The input of a side's process.
 
     Args:
-        model: folder.
-        seed: of the order of the questions and of the sampling.
+        model: the model's folder.
+        seed: the seed for the order of the questions and for sampling.
         gpu: whether the side has a GPU.
         vllm: whether TRL samples with vLLM.
     """
@@ -89,7 +89,7 @@ def make_request(
 
 
 def make_config(request: Mapping[str, Any]) -> ARPOConfig:
-    """The recipe's configuration of our side (of GRPO for TRL's), without its callbacks, evaluated on demand."""
+    """The recipe's configuration for our side (for TRL's side GRPO's), without callbacks and automatic evaluation."""
     from rllib_arpo.recipes.gpus import use_gpus
 
     recipe = importlib.import_module(f"tuned_examples.{request['recipe']}")

@@ -1,8 +1,8 @@
-"""TRL's side: `GRPOTrainer` with a search tool. Runs where TRL is installed, without this package.
+"""Runs TRL's side: `GRPOTrainer` with a search tool. It needs TRL, but not this package.
 
 python -m release.benchmarks.end_to_end.trl_side REQUEST.json RESULT.json
 
-The request is `task_file.make_request`'s; the result has the keys of `our_side.run`'s.
+The request comes from `task_file.make_request`; the result has the same keys as that of `our_side.run`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from trl import GRPOConfig, GRPOTrainer
 from release.benchmarks.end_to_end import dialect
 
 PACKAGES = ("trl", "transformers", "accelerate", "torch")
-#: Trajectories of a pass of the update.
+#: Trajectories in a pass of the update.
 ROWS_PER_PASS = 8
 
 
 class Search:
-    """The search tool, which runs in a process with this package (`search_process.py`)."""
+    """The search tool, which runs in another process with this package (`search_process.py`)."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -56,9 +56,9 @@ class Search:
 
 
 class Trainer(GRPOTrainer):
-    """TRL's trainer with a clock, and with turns that end behind a tag instead of an end-of-sequence token."""
+    """TRL's trainer with a clock, and with turns that end after a tag instead of an end-of-sequence token."""
 
-    #: Of the iteration so far.
+    #: Totals of the current iteration.
     sampling_s = 0.0
     num_tokens = 0
 
@@ -70,14 +70,14 @@ class Trainer(GRPOTrainer):
 
     def _generate_single_turn(self, *args, **kwargs):
         rows, log_probs = super()._generate_single_turn(*args, **kwargs)
-        # Rows that end earlier than the longest one are padded; TRL takes the first such token for their end.
+        # Shorter rows are padded, and TRL leaves the first padding token at their end.
         rows = [ids[:-1] if ids[-1] == self._tokenizer.pad_token_id else ids for ids in rows]
         self.num_tokens += sum(map(len, rows))
         return rows, log_probs
 
 
 class Record(TrainerCallback):
-    """Writes down each iteration."""
+    """Records each iteration."""
 
     def __init__(self, tool: Search, begin: float) -> None:
         self._tool = tool
@@ -160,7 +160,7 @@ def run(request: Mapping[str, Any]) -> dict[str, Any]:
     tokenizer = AutoTokenizer.from_pretrained(request["model"])
     dialect.set_up(tokenizer)
     model = AutoModelForCausalLM.from_pretrained(request["model"], dtype="bfloat16")
-    # TRL gives `generate` no tokenizer, which stop strings need.
+    # `generate` needs a tokenizer for stop strings, and TRL passes none.
     model.generate = partial(model.generate, tokenizer=tokenizer)
     record = Record(tool, begin)
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,11 +1,11 @@
-"""The benchmarks of the learner: one command, a table, and a JSON file.
+"""Runs the benchmarks of the learner: one command, a table, and a JSON file.
 
     python -m release.benchmarks.learner --json learner.json --quick     # under ten minutes on two cores
     python -m release.benchmarks.learner --json learner.json             # about an hour
     python -m release.benchmarks.learner --json learner.json --only speedup_packed_2.5,grad_rel_error
 
-Speeds are ratios of sides that were measured in turn on this machine. The file is written after every benchmark. The
-exit status is 1 if one failed; a failed one has no number, and its detail says why.
+Speeds are ratios between sides that run in turn on this machine. The file is written after every benchmark. A failed
+benchmark has no number, its detail says why, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from release.benchmarks.common import bench
 from release.benchmarks.common.bench import Benchmark
 from release.benchmarks.learner import tree_speedup
 
-#: Sum of the trajectories' lengths / unique tokens -> what the speedup over packing should reach: 0.85 of it.
+#: Sum of the trajectories' lengths / unique tokens -> the target of the speedup over packing, 0.85 times this ratio.
 TARGETS = {1.0: ">= 0.97", 1.5: ">= 1.275", 2.5: ">= 2.125", 5.0: ">= 4.25"}
 BENCHMARKS = (
     Benchmark(tree_speedup.gradients, {"grad_rel_error": "<= 1e-5"}),

@@ -1,4 +1,4 @@
-"""The rollouts that all sides of the learner's benchmarks read: packed trees, and every trajectory on its own."""
+"""Makes the rollouts for all sides of the learner's benchmarks: packed trees, and each trajectory alone."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rllib_arpo.rollout.episodes import TreeEpisode
 
 
 def make_config(folder: str = "", dtype: str = "float32") -> ARPOConfig:
-    """ARPO's defaults, without a correction for the engine's log-probs, of which there are none."""
+    """ARPO's defaults without importance weights, since the rollouts have no log-probs from an engine."""
     config = ARPOConfig().language_model(model_name_or_path=folder, dtype=dtype)
     return config.training(importance_cap=None, gradient_checkpointing=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A trajectory on its own: prompt, turns and tool responses as a tree of one chain."""
+    """A single trajectory: prompt, turns and tool responses as a tree with one chain."""
 
     packed: PackedTree
 
@@ -36,8 +36,8 @@ class Rollouts:
     """The input of all sides.
 
     Attributes:
-        trees: packed, one per question.
-        paths: of all trajectories.
+        trees: a packed tree for each question.
+        paths: a path for each trajectory.
         scalars: DENOMINATOR and REWARD_SCALE.
     """
 

@@ -1,7 +1,7 @@
-"""Forward and backward of the same rollouts two ways: our learner's trees, and packed without sharing.
+"""Computes forward and backward of the same rollouts in two ways: as our learner's trees, and packed without sharing.
 
-Both compute the same loss: ARPO's defaults with `importance_cap=None`, so that the engine's log-probs are in neither.
-Neither makes an optimizer step. Each adds its gradients to those of its model.
+Both have the same loss: ARPO's defaults with `importance_cap=None`, which needs no log-probs from an engine. Neither
+makes an optimizer step; each adds its gradients to its model's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from rllib_arpo.learner.passes import cut_into_pieces, group_into_passes, pass_t
 if TYPE_CHECKING:
     from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 
-#: Tokens of a pass on both sides.
+#: Tokens in a pass of either side.
 MAX_TOKENS_PER_PASS = 4096
 _TOKENS = gym.spaces.Box(0, 2**31 - 1, (1,), np.int32)
 
@@ -39,10 +39,10 @@ def build_learner(
 
 
 class LearnerSide:
-    """Our learner's way from packed trees to gradients; a call makes all passes.
+    """Runs our learner from packed trees to gradients; a call makes all passes.
 
-    With the rollouts' `trees` it is what is trained; with their `paths`, each a tree of one chain, it is padding-free
-    packing of every trajectory by the same kernels, without sharing.
+    With the rollouts' `trees` it works like training. With their `paths`, which are trees with one chain, the same
+    kernels compute every trajectory, packed without padding and without sharing.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class LearnerSide:
 
 
 def take_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """The gradients by parameter name; the model has none afterwards."""
+    """Takes the gradients, by parameter name, away from the model."""
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     model.zero_grad(set_to_none=True)
     return gradients
@@ -74,8 +74,8 @@ def make_side(name: str, folder: str, rollouts: Rollouts, max_tokens: int = MAX_
     """The side "ours", "compiled" or "packed" of a model; each learner is built once.
 
     Args:
-        folder: of the model.
-        max_tokens: of a pass.
+        folder: the model's folder.
+        max_tokens: maximum tokens of a pass.
     """
     packed = [path.packed for path in rollouts.paths] if name == "packed" else rollouts.trees
     learner = _learner(folder, learner_compile="layers") if name == "compiled" else _learner(folder)

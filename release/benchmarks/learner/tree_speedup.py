@@ -1,4 +1,4 @@
-"""Time and gradients of our forward and backward against the same rollouts, packed without sharing."""
+"""Compares time and gradients of our forward and backward with the same rollouts, packed without sharing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from release.benchmarks.learner.sides import LearnerSide, make_side, take_gradie
 from release.benchmarks.learner.tree_workload import make_question
 from rllib_arpo.tracking.machine import num_cores
 
-#: In which all sides compute, so that their gradients can be compared.
+#: All sides compute in this dtype, so their gradients can be compared.
 DTYPE = "float32"
 
 
@@ -32,7 +32,7 @@ def workload(bench: Bench, rollouts: Rollouts) -> dict[str, Any]:
 
 
 def seconds_of(side: LearnerSide, _repeat: int = 0) -> float:
-    """Of one forward and backward, from no gradients to all gradients."""
+    """Seconds of one forward and backward, from no gradients to all gradients."""
     side.model.zero_grad(set_to_none=True)
     seconds, _ = timed(side)
     side.model.zero_grad(set_to_none=True)
@@ -41,12 +41,12 @@ def seconds_of(side: LearnerSide, _repeat: int = 0) -> float:
 
 def speedup(bench: Bench, sharing: float, name: str = "packed") -> dict[str, Any]:
     """`speedup_packed_R`: seconds without sharing / our seconds, the median of the pairs; "states": of `HYBRID`."""
-    # The short runs are repeated more often: at ratio 1 it is about some percent.
+    # At ratio 1 the difference is a few percent, so these short runs have more repeats.
     repeats = bench.pick(full=7, quick=7, tiny=2) if sharing == 1 else bench.pick(full=5, quick=5, tiny=1)
     model = HYBRID if name == "states" else model_for(bench)
     folder, rollouts = bench.model(model), rollouts_for(bench, sharing)
-    # The turn that does not count has the whole workload: in a process's first passes each new page of memory is a
-    # fault, which slows our one pass by a fifth and the several passes of the other side by less.
+    # The warm-up has the whole workload: in a process's first passes each new page of memory is a fault, which slows
+    # our single pass by a fifth and the other side's several passes by less.
     sides = {f"{name}_s": partial(seconds_of, make_side(name, folder, rollouts)) for name in ("ours", "packed")}
     seconds = alternate(sides, repeats)
     about = workload(bench, rollouts) | {"model": bench.model_name(model)}
@@ -54,7 +54,7 @@ def speedup(bench: Bench, sharing: float, name: str = "packed") -> dict[str, Any
 
 
 def gradients(bench: Bench) -> dict[str, Any]:
-    """`grad_rel_error`: the norm of the difference between our gradient and the packed one, over the norm of that."""
+    """`grad_rel_error`: the norm of our gradient minus the packed one, divided by the norm of the packed one."""
     folder, rollouts = bench.model(model_for(bench)), rollouts_for(bench, 2.5, full=1024, quick=512)
     found = {}
     for name in ("ours", "packed"):
@@ -68,9 +68,9 @@ def gradients(bench: Bench) -> dict[str, Any]:
 
 
 def compiled(bench: Bench) -> dict[str, Any]:
-    """`speedup_compiled`: our seconds / with compiled head and layers; `compiled_grad_error`: of their gradients.
+    """`speedup_compiled`: our seconds / seconds with compiled head and layers; `compiled_grad_error`: their gradients'.
 
-    The detail has the seconds of the first pass, in which everything is compiled, or found in inductor's cache.
+    The detail has the seconds of the first pass, which compiles everything or finds it in inductor's cache.
     """
     folder, rollouts = bench.model(model_for(bench)), rollouts_for(bench, 2.5, full=1024, quick=512)
     sides = {name: make_side(name, folder, rollouts) for name in ("ours", "compiled")}
@@ -89,7 +89,7 @@ def compiled(bench: Bench) -> dict[str, Any]:
 
 
 def relative_error(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
-    """||actual - expected|| / ||expected||, all parameters together."""
+    """||actual - expected|| / ||expected|| over all parameters together."""
     difference = {name: actual[name].double() - tensor.double() for name, tensor in expected.items()}
     return _norm(difference) / _norm(expected)
 

@@ -1,4 +1,4 @@
-"""Synthetic rollouts for the learner: one question whose trajectories share as many tokens as is asked for."""
+"""Makes synthetic rollouts for the learner: a question whose trajectories share a given ratio of tokens."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from release.benchmarks.common.endless_models import NUM_BYTE_TOKENS
 from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
 
-#: Number of turns of each root; a tool answers after each turn but a trajectory's last.
+#: Number of turns of each root. A tool answers after each turn except a trajectory's last.
 ROOTS = (4, 4, 2, 2)
-#: (parent, turns that the fork inherits, all turns on its path); the second fork is below the first.
+#: (parent, turns that the fork inherits, all turns on its path). The second fork is below the first.
 FORKS = (("0", 1, 3), ("0.0", 2, 4), ("1", 2, 3), ("2", 1, 3))
 NUM_TRAJECTORIES = len(ROOTS) + len(FORKS)
-#: Tokens of a tool response for each token of a turn, on average.
+#: Average length of a tool response / average length of a turn.
 TOOL_SHARE = 0.6
 REWARDS = (-1.0, 0.0, 1.0, 1.1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A trajectory before its tokens: lengths of its own turns and of the tool responses that follow them."""
+    """A trajectory without tokens yet: lengths of its own turns and of the tool responses after them."""
 
     agent_id: str
     parent: str | None
@@ -32,13 +32,13 @@ class _Shape:
 def make_question(ratio: float, unique_tokens: int, seed: int = 0) -> QuestionTree:
     """A question of 8 trajectories of 2 to 4 turns (3.1 on average).
 
-    The turns' lengths are drawn (each half to one and a half times the mean). Half of the trajectories are forks,
-    but at ratio 1, where there is none and the prompt has a single token. The prompt is as long as the ratio needs.
+    Turns have random lengths, from half to one and a half times the mean. Half of the trajectories are forks, and the
+    prompt is as long as the ratio needs. At ratio 1 there are no forks, and the prompt has a single token.
 
     Args:
-        ratio: sum of the trajectories' lengths / unique tokens; 1, or at least 1.5: forks alone share nearly as much.
+        ratio: sum of the trajectories' lengths / unique tokens; 1, or at least 1.5, since forks share almost that.
         unique_tokens: the approximate number of tokens of the tree.
-        seed: of lengths and tokens.
+        seed: the seed of lengths and tokens.
     """
     rng = np.random.default_rng([seed, round(1000 * ratio)])
     shapes = _shapes(rng, with_forks=ratio > 1)
@@ -54,7 +54,7 @@ def make_question(ratio: float, unique_tokens: int, seed: int = 0) -> QuestionTr
 
 
 def _shapes(rng: np.random.Generator, *, with_forks: bool) -> list[_Shape]:
-    """Parents first, with lengths around 1 and `TOOL_SHARE`; without forks as many turns on every path."""
+    """Shapes with parents first and mean lengths 1 and `TOOL_SHARE`. Without forks the paths have the same turns."""
     forks = FORKS if with_forks else ()
     roots = ROOTS if with_forks else (*ROOTS, *(turns for _, _, turns in FORKS))
     shapes = [_Shape(str(i), None, 0, _lengths(rng, turns)) for i, turns in enumerate(roots)]
@@ -65,20 +65,20 @@ def _shapes(rng: np.random.Generator, *, with_forks: bool) -> list[_Shape]:
 
 
 def _lengths(rng: np.random.Generator, num_turns: int) -> np.ndarray:
-    """[n, 2]: of each turn and of the tool response after it; none follows the last turn."""
+    """[n, 2]: the lengths of each turn and of the tool response after it, which the last turn does not have."""
     lengths = rng.uniform(0.5, 1.5, (num_turns, 2)) * [1.0, TOOL_SHARE]
     lengths[-1, 1] = 0
     return lengths
 
 
 def _scaled(shape: _Shape, scale: float) -> _Shape:
-    """In whole tokens."""
+    """The shape with lengths in whole tokens."""
     lengths = np.maximum(np.rint(scale * shape.lengths), shape.lengths > 0).astype(np.int64)
     return _Shape(shape.agent_id, shape.parent, shape.num_inherited_turns, lengths)
 
 
 def _totals(shapes: list[_Shape]) -> tuple[float, float]:
-    """(unique, flat): the sum of all own turns, and of the turns on all paths."""
+    """(unique, flat): the total length of all own turns, and of the turns on all paths."""
     paths: dict[str | None, np.ndarray] = {None: np.zeros((0, 2))}
     for shape in shapes:
         paths[shape.agent_id] = np.concatenate([paths[shape.parent][: shape.num_inherited_turns], shape.lengths])

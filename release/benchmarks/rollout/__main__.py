@@ -1,18 +1,18 @@
-"""The benchmarks of the rollout engine: one command, a table, and a JSON file.
+"""Runs the benchmarks of the rollout engine: one command, a table, and a JSON file.
 
     python -m release.benchmarks.rollout --json rollout.json --quick     # under ten minutes on two cores
     python -m release.benchmarks.rollout --json rollout.json             # about an hour
     python -m release.benchmarks.rollout --json rollout.json --only raw_vllm_ratio,entropy_overhead
 
-Every figure is a ratio of two sides that were measured in turn on this machine. The file is written after every
-benchmark. The exit status is 1 if one failed; a failed one has no number, and its detail says why.
+Every figure is a ratio between two sides that run in turn on this machine. The file is written after every benchmark. A
+failed benchmark has no number, its detail says why, and the exit status is 1.
 """
 
 from __future__ import annotations
 
 import os
 
-# Before torch starts its threads: on few cores, threads that wait must not spin in the others' way.
+# Before torch starts its threads: on few cores, waiting threads must not spin, since others need the cores.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import sys

@@ -1,4 +1,4 @@
-"""The cost of the entropies of the first tokens, and of all tokens."""
+"""Measures the cost of the first tokens' entropies, and of all tokens' entropies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rllib_arpo.engine.engine import GenerationRequest
 OVERHEAD, OVERHEAD_ALL = "entropy_overhead", "entropy_overhead_all"
 ENTROPY_WINDOW = 16
 TURN_TOKENS = 256
-#: The number of them that are timed.
+#: How many of these are timed.
 TIMED_TOKENS = 48
 #: The entropy settings of a request, on each side.
 SIDES: dict[str, dict[str, Any]] = {
@@ -24,11 +24,11 @@ SIDES: dict[str, dict[str, Any]] = {
 
 
 def overhead(bench: Bench) -> dict[str, Any]:
-    """The fractions of time that a window of 16 of 256 tokens, and the entropies of all 256, cost against none.
+    """The fractions of time that entropies cost: of a window of 16 of 256 tokens, and of all 256 tokens.
 
-    A machine's speed drifts by more than the figure while 256 tokens are generated. So every engine step is timed, in
-    many short runs of all sides in turn, and the extra times of the steps are added up for 256 tokens: of a window,
-    those of a step within it and of one beyond it, which should be none.
+    While 256 tokens are generated, a machine's speed drifts by more than the figure. So we time every engine step in
+    many short runs of all sides in turn, and add up the steps' extra times for 256 tokens. With a window, steps within
+    it and steps after it are timed separately; the latter should cost nothing.
     """
     sequences, repeats = bench.pick(full=(64, 12), quick=(16, 7), tiny=(2, 2))
     handle = bench.engine(SMOLLM2)
@@ -38,7 +38,7 @@ def overhead(bench: Bench) -> dict[str, Any]:
         for name, settings in SIDES.items()
     }
     times = {name: np.array(values) for name, values in alternate(step_times, repeats).items()}
-    # The last step of a run also takes the entropies over.
+    # The last step of a run also collects the entropies.
     within, beyond, last = slice(0, ENTROPY_WINDOW), slice(ENTROPY_WINDOW, -1), slice(-1, None)
     extra_s = {
         "step_within_the_window": _extra(times["with_window"], times["without"], within),
@@ -68,12 +68,12 @@ def overhead(bench: Bench) -> dict[str, Any]:
 
 
 def _extra(times: np.ndarray, without: np.ndarray, part: slice) -> float:
-    """The extra seconds of one of these steps, the median of the pairs of runs ([repeats, steps] each)."""
+    """The extra seconds of one of these steps, as the median over pairs of runs ([repeats, steps] each)."""
     return median([np.median(a[part]) - np.median(b[part]) for a, b in zip(times, without, strict=True)])
 
 
 def _step_times(handle: EngineHandle, prompts: Workload, settings: dict[str, Any]) -> list[float]:
-    """Seconds of each decoding step of all prompts together, prefill left out."""
+    """Seconds of each decoding step of all prompts together, without prefill."""
     for question in range(prompts.num_questions):
         handle.engine.submit(GenerationRequest(f"{question}", prompts.prompt(question), TIMED_TOKENS + 1, **settings))
     handle.engine.step()

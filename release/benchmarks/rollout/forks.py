@@ -1,4 +1,4 @@
-"""The cost of forks: prefix tokens that the engine takes from its cache, as counted by the engine itself."""
+"""Measures the cost of forks: how many prefix tokens the engine takes from its cache, by its own count."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from rllib_arpo.rollout.tree_sampler import TreeSampler
 
 CACHED, COST = "fork_cached_fraction", "fork_cost_ratio"
 NUM_FORKS = 16
-#: Lengths of the forks' prefixes, tool response included. The cost is that of the node of `COST_PREFIX` tokens.
+#: Lengths of the forks' prefixes with the tool response. The cost is measured at the node with `COST_PREFIX` tokens.
 PREFIXES = (500, 700, 777, 1000, 1333, 1500)
 COST_PREFIX = 1000
-#: One token less than whole blocks, and whole blocks: the worst cases, reported beside the figure.
+#: The worst cases, which the detail reports: one token less than whole blocks, and whole blocks.
 UNLUCKY_PREFIXES = (511, 512)
 TURN_TOKENS, TOOL_TOKENS, ENTROPY_WINDOW = 8, 40, 4
 QUESTION = QuestionRef(0)
 
 
 class CountingLoop(EngineLoop):
-    """Keeps (prompt tokens, those of them from the cache) of every request."""
+    """Keeps (prompt tokens, prompt tokens from the cache) of every request."""
 
     def __init__(self, *args: Any):
         super().__init__(*args)
@@ -37,7 +37,7 @@ class CountingLoop(EngineLoop):
 
 
 def forks(bench: Bench) -> dict[str, Any]:
-    """The worst cached fraction of any fork, and (prompt tokens computed for 16 forks) / (for one from scratch)."""
+    """The worst cached fraction of a fork, and prompt tokens computed for 16 forks / for one from scratch."""
     handle = bench.engine(SMOLLM2)
     nodes = {length: _fork(handle, length, seed) for seed, length in enumerate((*PREFIXES, *UNLUCKY_PREFIXES))}
     cached = {length: round(worst / length, 4) for length, (worst, _) in nodes.items()}
@@ -56,10 +56,10 @@ def forks(bench: Bench) -> dict[str, Any]:
 
 
 def _fork(handle: EngineHandle, prefix_tokens: int, seed: int) -> tuple[int, int]:
-    """Samples a tree of one root and 16 forks below its only tool response, `prefix_tokens` behind the start.
+    """Samples a tree with one root and 16 forks after its only tool response, which ends at `prefix_tokens`.
 
     Returns:
-        (prompt tokens of the worst fork that came from the cache, those of all forks that were computed).
+        (the fewest prompt tokens of a fork that came from the cache, computed prompt tokens of all forks).
     """
     workload = Workload(
         TURN_TOKENS,

@@ -1,4 +1,4 @@
-"""Tool-using rollouts without a barrier against lock-step rounds, on the same engine with the same tools and seeds."""
+"""Compares tool-using rollouts without a barrier to lock-step rounds with the same engine, tools and seeds."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from release.benchmarks.rollout.workload import STOP, Workload, WorkloadEnv, che
 from rllib_arpo.envs.forkable_env import OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.rollout.seeds import request_seed
 
-#: The lock-step sides, and the log-probs that each asks for per token; ten are what the ARPO authors ask of vLLM.
+#: Lock-step side -> the log-probs per token that it asks vLLM for; ARPO's authors ask for ten.
 LOGPROBS = {"lockstep_s": 10, "lockstep_nologprobs_s": None}
 #: Figure -> side.
 KEYS = {"lockstep_ratio_longtail": "lockstep_s", "lockstep_ratio_longtail_nologprobs": "lockstep_nologprobs_s"}
-#: Less than this share of equal tokens means that the two sides did not do the same work.
+#: With a smaller share of equal tokens the two sides did not do the same work.
 MIN_EQUAL_TOKENS = 0.9
 
 _IDS = itertools.count()
@@ -38,7 +38,7 @@ async def lockstep_rollout(handle: EngineHandle, workload: Workload, logprobs: i
     """Samples the workload in rounds: generate all to their stop, wait for all, run all tools, wait for all.
 
     Returns:
-        (tokens of every (question, agent) turn by turn, seconds of every round's generation).
+        ((question, agent) -> the tokens of its turns, seconds that each round generated).
     """
     loop = asyncio.get_running_loop()
     envs = [WorkloadEnv(workload) for _ in range(workload.num_questions)]
@@ -67,7 +67,7 @@ async def lockstep_rollout(handle: EngineHandle, workload: Workload, logprobs: i
 def generate_all(
     handle: EngineHandle, prompts: list[list[int]], seeds: list[int], max_tokens: int, logprobs: int | None
 ) -> list[list[int]]:
-    """Generates all prompts to their ends with vLLM alone; the loop of `LLM.generate`."""
+    """Generates all prompts to their ends with bare vLLM, in the loop of `LLM.generate`."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -90,12 +90,12 @@ def generate_all(
 
 
 def equal_tokens(one: dict, other: dict) -> float:
-    """Fraction of positions at which both sides have the same token; their turns have the same lengths."""
+    """The fraction of positions with the same token on both sides, whose turns have the same lengths."""
     return float(np.mean([np.equal(turns, other[key]).mean() for key, turns in one.items()]))
 
 
 def segment_decode_s(handle: EngineHandle, workload: Workload) -> float:
-    """Seconds in which all trajectories together decode one segment: the mean of lock-step rounds without log-probs."""
+    """Seconds for all trajectories together to decode a turn, as the mean of lock-step rounds without log-probs."""
     workload = dataclasses.replace(workload, median_latency_s=0.0)
     asyncio.run(lockstep_rollout(handle, workload, None))
     handle.drop_prefix_cache()
@@ -104,8 +104,10 @@ def segment_decode_s(handle: EngineHandle, workload: Workload) -> float:
 
 
 def longtail(bench: Bench) -> dict[str, Any]:
-    """Tools with lognormal latencies, median = a segment's decode time; ours against lock-step with and without
-    log-probs: the median over seeds of trajectories/s, ours / lock-step."""
+    """The median over seeds of trajectories/s, ours / lock-step, with and without log-probs in lock-step.
+
+    The tools' latencies are lognormal; their median is the time in which all trajectories decode a turn.
+    """
     name = bench.pick(full=SMOLLM2, quick=SMALL_LLAMA, tiny=SMALL_LLAMA)
     handle = bench.engine(name)
     workload = Workload(turn_tokens=bench.pick(full=16, quick=5, tiny=4))
@@ -131,7 +133,7 @@ def _measure(handle: EngineHandle, workload: Workload) -> tuple[dict[str, float]
     seconds, tokens = {}, {}
     order = ["ours_s", *LOGPROBS] if workload.seed % 2 == 0 else [*LOGPROBS, "ours_s"]
     for name in order:
-        handle.drop_prefix_cache()  # The tokens are the same, and must be computed by each side.
+        handle.drop_prefix_cache()  # The sides have the same tokens, and each must compute them.
         if name == "ours_s":
             window = min(16, max(1, workload.turn_tokens // 2))
             seconds[name], tokens[name] = timed(
@@ -141,5 +143,5 @@ def _measure(handle: EngineHandle, workload: Workload) -> tuple[dict[str, float]
             seconds[name], (tokens[name], _) = timed(asyncio.run, lockstep_rollout(handle, workload, LOGPROBS[name]))
     equal = min(equal_tokens(tokens["ours_s"], tokens[name]) for name in LOGPROBS)
     if equal < MIN_EQUAL_TOKENS:
-        raise BenchmarkError(f"Only {equal:.1%} of the tokens are the same on both sides.")
+        raise BenchmarkError(f"Only {equal:.1%} of the tokens are equal on both sides.")
     return seconds, equal

@@ -1,4 +1,4 @@
-"""Our rollout without tools against `LLM.generate` of bare vLLM, on the same prompts and token counts."""
+"""Compares our rollout without tools to bare vLLM's `LLM.generate` on the same prompts and token counts."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from rllib_arpo.engine import EngineConfig
 
 ENTROPY_WINDOW = 16
-#: Arguments of our engine that bare vLLM does without. How it schedules is its own choice.
+#: Arguments that only our engine gets; bare vLLM schedules as it chooses.
 OURS_ALONE = {"logits_processors", "logprobs_mode", "scheduling_policy", "async_scheduling"}
 
 
 def against_vllm(engine: Callable[[], EngineHandle], workloads: Sequence[Workload]) -> dict[str, list[float]]:
-    """Tokens per second of "ours" and of "bare", in turn; the last workload is that of the turn that does not count.
+    """Tokens per second of "ours" and of "bare", in turn; the last workload is for the warm-up.
 
-    Bare vLLM is in a process of its own, which loads vLLM while our engine starts.
+    Bare vLLM has its own process, which loads vLLM while our engine starts.
     """
     with ProcessPoolExecutor(1, get_context("spawn")) as pool:
         pool.submit(load_vllm, as_ours=not torch.cuda.is_available())
@@ -38,13 +38,13 @@ def against_vllm(engine: Callable[[], EngineHandle], workloads: Sequence[Workloa
 
 
 def rollout(handle: EngineHandle, workload: Workload) -> float:
-    """Tokens per second of ours, with log-probs, entropies of the first tokens and stop strings."""
+    """Our tokens per second, with log-probs, entropies of the first tokens and stop strings."""
     seconds, _ = timed(our_rollout, handle, workload, entropy_window=ENTROPY_WINDOW, deterministic=False)
     return workload.num_generated_tokens / seconds
 
 
 def bare_arguments(config: EngineConfig) -> dict[str, Any]:
-    """The arguments of vLLM's `LLM` that our engine has, where they are not vLLM's defaults, without `OURS_ALONE`."""
+    """Our engine's arguments that are not vLLM's defaults, without `OURS_ALONE`, for vLLM's `LLM`."""
     import dataclasses
 
     from vllm import EngineArgs
@@ -60,11 +60,11 @@ def bare_arguments(config: EngineConfig) -> dict[str, Any]:
 
 
 def load_vllm(*, as_ours: bool) -> None:
-    """Args: `as_ours`: scheduler and model in one process, as our engine has them and CPUs need it, not vLLM's way."""
+    """Args: `as_ours`: scheduler and model share a process, like in our engine and as CPUs need it; or vLLM decides."""
     if as_ours:
         import rllib_arpo.engine.vllm  # noqa: F401
     else:
-        # Our engine may have set it in the process that started this one.
+        # Our engine may have set it in the parent process.
         os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)
     import vllm  # noqa: F401
 
@@ -76,10 +76,10 @@ def start_vllm(arguments: Mapping[str, Any]) -> None:
 
 
 def generate(workload: Workload) -> float:
-    """Generates the workload's first turns with the `LLM` of this process; tokens per second.
+    """Generates the workload's first turns with this process's `LLM`; returns tokens per second.
 
     Raises:
-        BenchmarkError: there are more or fewer tokens than the workload says.
+        BenchmarkError: the number of tokens is not the workload's.
     """
     from vllm import SamplingParams
 
@@ -97,9 +97,9 @@ def generate(workload: Workload) -> float:
 
 
 def raw_vllm(bench: Bench) -> dict[str, Any]:
-    """Tokens per second, ours / bare: with entropies of the first 16 tokens, log-probs and stop strings on our side.
+    """Tokens per second, ours / bare; our side has entropies of the first 16 tokens, log-probs and stop strings.
 
-    Of the best repeat of each side: other work on the machine only ever slows a repeat down.
+    The best repeat of each side counts, since other work on the machine can only slow a repeat down.
     """
     repeats, tokens, questions = bench.pick(full=(5, 128, 4), quick=(4, 64, 2), tiny=(1, 8, 2))
     workloads = [Workload(tokens, num_questions=questions, num_turns=1, seed=seed) for seed in range(repeats + 1)]

@@ -1,4 +1,4 @@
-"""The serial Python of an engine step, outside of the model: ours against bare vLLM's."""
+"""Compares the serial Python of an engine step outside the model: ours to bare vLLM's."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from release.benchmarks.rollout.workload import STOP, Workload
 from rllib_arpo.engine.engine import GenerationRequest
 
 RATIO, RATIO_WITHOUT_TEXT = "step_python_ratio", "step_python_ratio_without_text"
-#: Tokens of a prompt, and of a turn.
+#: Lengths of a prompt and of a turn.
 PROMPT_TOKENS, TURN_TOKENS = 24, 64
 
 
 def step_python(bench: Bench) -> dict[str, Any]:
-    """CPU time of the engine's thread in a decoding step of 256 sequences, outside of the model, ours / bare vLLM's.
+    """CPU time of the engine's thread in a decoding step of 256 sequences, outside the model, ours / bare vLLM's.
 
-    While the thread schedules, updates and tells what was sampled, a GPU computes nothing, or the step before. Counted
-    is the CPU time of this thread, without the calls that start the model and the sampler. So a wait for the GPU is not
-    counted, as long as the thread sleeps: the events that vLLM (read in 0.32) waits for are made with `blocking=True`.
-    What follows the wait is counted: copies of token ids, log-probs and entropies are made into arrays. Bare
-    vLLM is its `LLMEngine` with the parameters of `LLM.generate`, which write the text of all tokens, and once more
-    without text. The median of a run's steps counts.
+    While the thread schedules, updates and reports the sampled tokens, a GPU computes nothing or the previous step. We
+    count the CPU time of this thread, without the calls that start the model and the sampler. A wait for the GPU does
+    not count while the thread sleeps: vLLM (we read 0.32) waits for events with `blocking=True`. The work after the
+    wait counts: turning copies of token ids, log-probs and entropies into arrays. Bare vLLM is its `LLMEngine` with the
+    parameters of `LLM.generate`, which writes the text of all tokens, and again without text. The median of a run's
+    steps counts.
     """
     sequences, repeats = bench.pick(full=(256, 9), quick=(256, 5), tiny=(4, 1))
     handle = EngineHandle(bench.model(TINY_LLAMA), engine_kwargs={"max_num_seqs": sequences})
@@ -61,7 +61,7 @@ def _start_bare(handle: EngineHandle) -> Any:
 
 
 def _close_bare(llm: Any) -> None:
-    """Leaves torch's process groups, which our engine in this process goes on using, as they are."""
+    """Closes bare vLLM, but not torch's process groups, which our engine in this process still uses."""
     llm.llm_engine.engine_core._finalizer.detach()
     llm.llm_engine.model_executor.shutdown()
 
@@ -85,7 +85,7 @@ def _bare(llm: Any, prompts: list[list[int]], with_text: bool) -> float:
 
 
 def _milliseconds(llm: Any, step: Any, has_unfinished: Any) -> float:
-    """Steps until all is done; the median CPU time of this thread in a step that decodes, less that in the model.
+    """Steps until all requests end; returns this thread's median CPU time in a decoding step outside the model.
 
     Raises:
         BenchmarkError: some requests ended early.

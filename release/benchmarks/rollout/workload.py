@@ -1,4 +1,4 @@
-"""A synthetic workload for trajectories with tools: random prompts, turns of a fixed length, tools that sleep."""
+"""Makes a synthetic workload for trajectories with tools: random prompts, turns of a fixed length, tools that sleep."""
 
 from __future__ import annotations
 
@@ -18,21 +18,20 @@ from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
 
-#: The stop strings of the package's own environment with both tools. The engine must look for them, although none
-#: occurs.
+#: The stop strings of the package's environment with both tools. The engine looks for them, but none occurs.
 STOP = ("</python>", "</search>", "</answer>")
-#: Latencies are cut at this many medians.
+#: A latency is at most this many medians.
 CUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Q questions of M trajectories of n turns; a tool is called between two turns.
+    """Q questions with M trajectories of n turns each, and a tool call between two turns.
 
     Attributes:
-        turn_tokens, prompt_tokens, tool_tokens: lengths, the same for every turn, prompt and tool response.
-        median_latency_s: of the tools, whose latencies are lognormal with sigma 1; 0: they answer at once.
-        seed: of the prompts, the tool responses, the latencies and the requests.
+        turn_tokens, prompt_tokens, tool_tokens: the length of every turn, prompt and tool response.
+        median_latency_s: the tools' median latency; latencies are lognormal with sigma 1. 0: tools answer at once.
+        seed: the seed of prompts, tool responses, latencies and requests.
     """
 
     turn_tokens: int
@@ -111,7 +110,7 @@ class WorkloadEnv(ForkableMultiAgentEnv):
 
 
 def rollout_settings(workload: Workload, **adaptive_rollout: Any) -> RolloutSettings:
-    """No forks: all trajectories start at the prompt; unless `adaptive_rollout`, ARPOConfig's keywords, says else."""
+    """Settings without forks, in which all trajectories start at the prompt; `adaptive_rollout` overrides options."""
     config = ARPOConfig().debugging(seed=workload.seed).language_model(max_context_tokens=MAX_CONTEXT_TOKENS)
     ours = {
         "num_rollouts": workload.num_trajectories,
@@ -127,13 +126,13 @@ def rollout_settings(workload: Workload, **adaptive_rollout: Any) -> RolloutSett
 def our_rollout(
     handle: EngineHandle, workload: Workload, *, entropy_window: int, deterministic: bool
 ) -> dict[tuple[int, str], list[list[int]]]:
-    """Samples the workload as an env runner does; returns the generated tokens of every (question, agent).
+    """Samples the workload like an env runner; returns the generated tokens of every (question, agent).
 
     Args:
-        deterministic: gives every request a seed of its own.
+        deterministic: gives every request its own seed.
 
     Raises:
-        BenchmarkError: a turn has another length than the workload says.
+        BenchmarkError: a turn's length is not the workload's.
     """
     envs = [WorkloadEnv(workload) for _ in range(workload.num_questions)]
     settings = rollout_settings(workload, entropy_window=entropy_window, deterministic=deterministic)
@@ -147,8 +146,8 @@ def our_rollout(
 
 
 def check_lengths(workload: Workload, generated: dict[tuple[int, str], list[list[int]]]) -> None:
-    """Raises BenchmarkError unless every turn has the length that the workload says."""
+    """Raises a BenchmarkError unless every turn has the workload's length."""
     lengths = [len(turn) for turns in generated.values() for turn in turns]
     expected = [workload.turn_tokens] * (workload.num_questions * workload.num_trajectories * workload.num_turns)
     if lengths != expected:
-        raise BenchmarkError(f"{len(expected)} turns of {workload.turn_tokens} tokens were expected, got {lengths}.")
+        raise BenchmarkError(f"There should be {len(expected)} turns of {workload.turn_tokens} tokens, not {lengths}.")

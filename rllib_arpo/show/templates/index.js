@@ -16,7 +16,7 @@ function filter() {
   document.getElementById("shown").textContent = `${shown} of ${rows.length} questions`;
 }
 filters.addEventListener("input", filter);
-// A click on a column's name sorts by it, a second one the other way round; "–" counts as the smallest number.
+// A click on a column's name sorts by it, a second click reverses the order; "–" counts as the smallest number.
 document.querySelectorAll("th").forEach((head, column) => head.querySelector("button").addEventListener("click", () => {
   const down = head.ariaSort === "ascending";
   const text = (row) => row.cells[column].textContent.replace("−", "-");
