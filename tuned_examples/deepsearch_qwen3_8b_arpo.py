@@ -24,7 +24,6 @@ Stops at a mean reward of 0.6 per trajectory or after 40 iterations, five epochs
 Not measured: needs 8 GPUs.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -43,9 +42,14 @@ from tuned_examples.authors import (
 parser = add_deep_search_args(gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=DEEP_SEARCH_ITERATIONS))
 
 
-def make_config(args: argparse.Namespace) -> ARPOConfig:
+def make_model(args) -> str:
+    return args.model
+
+
+def make_config(model: str, args) -> ARPOConfig:
     judge, reader = chat_model(args, "judge"), chat_model(args, "reader")
     config = authors_config(
+        model,
         args,
         task="arpo_deepsearch",
         max_prompt_tokens=2000,
@@ -63,4 +67,4 @@ if __name__ == "__main__":
     args = parser.parse_args()
     experiment = f"deepsearch-{Path(args.model).name}"
     with run_terminal(args, experiment):
-        run_recipe(make_config(args), args, experiment, save_model=True)
+        run_recipe(make_config(make_model(args), args), args, experiment, save_model=True)

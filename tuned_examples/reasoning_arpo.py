@@ -38,7 +38,6 @@ Stops at a mean reward of 0.6 per trajectory or after 156 iterations, two epochs
 Not measured: needs 8 GPUs.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -51,12 +50,18 @@ from tuned_examples.authors import REASONING_ITERATIONS, authors_config, gpu_rec
 parser = gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=REASONING_ITERATIONS)
 
 
-def make_config(args: argparse.Namespace) -> ARPOConfig:
-    return authors_config(args, task="arpo_mix", max_prompt_tokens=1536, max_response_tokens=4096, max_tool_calls=3)
+def make_model(args) -> str:
+    return args.model
+
+
+def make_config(model: str, args) -> ARPOConfig:
+    return authors_config(
+        model, args, task="arpo_mix", max_prompt_tokens=1536, max_response_tokens=4096, max_tool_calls=3
+    )
 
 
 if __name__ == "__main__":
     args = parser.parse_args()
     experiment = f"reasoning-{Path(args.model).name}"
     with run_terminal(args, experiment):
-        run_recipe(make_config(args), args, experiment, save_model=True)
+        run_recipe(make_config(make_model(args), args), args, experiment, save_model=True)

@@ -12,7 +12,6 @@ those of all finished runs, `tables.md` and `curves.png`. `--table` runs nothing
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import os
 import shlex
@@ -20,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -41,8 +40,10 @@ from release.evidence.study_rows import (
     write_table,
 )
 from release.evidence.study_table import all_tables, draw_curves
+from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.metric import number_at
 from rllib_arpo.files import take_lock
+from rllib_arpo.recipes.contract import load_recipe
 from rllib_arpo.tracking.machine import commit, git_says, machine, versions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -112,8 +113,6 @@ def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | Non
 def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subprocess.Popen]) -> list[Job]:
     """Runs those of `jobs` that are missing, in their order; one that needs another's fork rate waits for it.
 
-    The first one runs alone, because it makes the model that all start from.
-
     Returns:
         the runs that failed, and those that waited for one that failed.
 
@@ -124,10 +123,10 @@ def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subp
         job.check()
     pending, failed = [job for job in jobs if not job.is_finished], []
     running: list[tuple[Job, subprocess.Popen]] = []
-    first, begin, total = True, time.monotonic(), len(pending)
+    begin, total = time.monotonic(), len(pending)
     try:
         while pending or running:
-            free = (1 if first else at_a_time) - len(running)
+            free = at_a_time - len(running)
             for job in [job for job in pending if job.can_start][:free]:
                 pending.remove(job)
                 running.append((job, start(job)))
@@ -136,7 +135,6 @@ def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subp
                 return [*failed, *pending]
             time.sleep(POLL_S)
             for job, process in [one for one in running if one[1].poll() is not None]:
-                first = False
                 running.remove((job, process))
                 failed += [job] if process.returncode else []
                 told = f"failed, see {job.path.with_suffix('.log')}" if process.returncode else "done"
@@ -180,6 +178,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
     """Runs what is missing, and shows what there is; the number of runs that failed."""
     jobs = jobs_of(study, args.arms, args.seeds, args.output)
     args.output.mkdir(parents=True, exist_ok=True)
+    check_arms(study, {job.arm.name: job.arm for job in jobs if not job.is_finished}.values())
     with (args.output / "lock").open("w") as lock:
         failed = run_missing(jobs, study.jobs, process_of(lock, study.jobs))
     rows = read_output(args.output)
@@ -209,7 +208,7 @@ def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
     Rows that a killed run of this arm and seed has left are deleted first.
     """
     arguments = arguments_of(study, arm, seed, output)
-    algorithm = make_algorithm(study.recipe, [*arguments, "--seed", str(seed)])
+    algorithm = arm_config_of(study, [*arguments, "--seed", str(seed)]).build_algo()
     path = run_path(output, arm.name, seed)
     path.unlink(missing_ok=True)
     own = {"study": study.name, "arm": arm.name, "seed": seed, "last_iteration": arm.iterations}
@@ -231,15 +230,26 @@ def arguments_of(study: Study, arm: Arm, seed: int, output: Path) -> list[str]:
     return study.all_arguments(arm, rate)
 
 
-def make_algorithm(recipe_name: str, arguments: Sequence[str]) -> Any:
-    """The recipe's algorithm, which is evaluated when it is asked for that.
+def check_arms(study: Study, arms: Iterable[Arm]) -> None:
+    """Makes the arms' models, if they are not there, and checks the configurations before anything runs.
 
-    Args:
-        recipe_name: a module with `parser`, `make_model(args)` and `make_config(model, args)`.
+    Raises:
+        ValueError: one is wrong, or this machine cannot run it.
     """
-    recipe = importlib.import_module(recipe_name)
+    for arm in arms:
+        rate = None if arm.fork_rate_of is None else 0.5  # Not known yet; any rate shows what is wrong beside it.
+        try:
+            arm_config_of(study, study.all_arguments(arm, rate)).validate()
+        except ValueError as error:
+            raise ValueError(f"arm {arm.name}: {error}") from error
+
+
+def arm_config_of(study: Study, arguments: Sequence[str]) -> ARPOConfig:
+    """The recipe's configuration, which is evaluated only when the study asks for it."""
+    recipe = load_recipe(study.recipe)
+    recipe.parser.prog = study.recipe
     args = recipe.parser.parse_args(list(arguments))
-    return recipe.make_config(recipe.make_model(args), args).evaluation(evaluation_interval=None).build_algo()
+    return recipe.make_config(recipe.make_model(args), args).evaluation(evaluation_interval=None)
 
 
 def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:

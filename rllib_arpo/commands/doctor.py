@@ -14,10 +14,8 @@ work on this machine or in this memory, and 0 otherwise.
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import inspect
-import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -29,6 +27,8 @@ from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.prompt import asked_alone, build_prompt
 from rllib_arpo.envs.registry import ENVIRONMENTS, with_task
 from rllib_arpo.errors import CommandError, command_errors
+from rllib_arpo.recipes.contract import load_recipe
+from rllib_arpo.recipes.run import use_arguments
 from rllib_arpo.rollout.make_env import complete_env_config
 
 if TYPE_CHECKING:
@@ -78,42 +78,28 @@ def _budget(command: Sequence[str], memory: Memory, gpu_memory_gb: float | None,
         args = parse_arguments(recipe, command[1:], gpu_memory_gb)
         if args.gpu_memory_gb is not None and not 0 < args.gpu_memory_gb < float("inf"):
             raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: must be a positive number.")
-        config = recipe.make_config(args)
+        config = recipe_config(recipe, args, len(memory.gpus) or int(args.gpu_memory_gb is not None))
         run = decide(read_run(config), memory, args.gpu_memory_gb)
         of_data = data_checks(config) if rows else []
     text = budget_text(run, gpu_memory(memory, args.gpu_memory_gb))
     return text, budget_checks(run, memory, args.gpu_memory_gb) + of_data
 
 
-def load_recipe(path: str) -> ModuleType:
-    """The module of a recipe, which has `parser` and `make_config(args)`.
-
-    Raises:
-        ValueError: the file is not such a recipe.
-    """
-    if not Path(path).is_file():
-        raise ValueError(f"The recipe {path!r} does not exist.")
-    # With a prefix, since a recipe's name may be that of another module.
-    spec = importlib.util.spec_from_file_location(f"rllib_arpo_recipe_{Path(path).stem}", path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"The recipe {path!r} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    # As an import does: dataclasses and pickle look for the module of a class there.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    if missing := [name for name in ("parser", "make_config") if not hasattr(module, name)]:
-        raise ValueError(f"The recipe {path!r} has no {missing[0]!r}.")
-    if len(inspect.signature(module.make_config).parameters) != 1:
-        raise ValueError(f"The recipe {path!r} chooses its own model: give a recipe that takes --model.")
-    return module
-
-
 def parse_arguments(recipe: ModuleType, argv: Sequence[str], gpu_memory_gb: float | None) -> argparse.Namespace:
-    """The recipe's arguments; the doctor's own `--gpu-memory-gb` may be among them."""
-    parser: argparse.ArgumentParser = recipe.parser
-    parser.prog = f"rllib-arpo doctor {Path(str(recipe.__file__)).name}"
+    """The recipe's arguments; the doctor's own `--gpu-memory-gb` may be among them, and `--model` always."""
+    prog = f"rllib-arpo doctor {Path(str(recipe.__file__)).name}"
+    parser = argparse.ArgumentParser(prog=prog, parents=[recipe.parser], add_help=False, allow_abbrev=False)
     parser.add_argument("--gpu-memory-gb", type=float, default=gpu_memory_gb, help="GB (10^9 bytes) of each GPU")
+    with suppress(argparse.ArgumentError):  # The recipe has this option itself.
+        parser.add_argument("--model", help="check a run of this model instead of the one that the recipe makes")
     return parser.parse_args(argv)
+
+
+def recipe_config(recipe: ModuleType, args: argparse.Namespace, num_gpus: int) -> ARPOConfig:
+    """The configuration of a recipe's run on a machine with this number of GPUs; makes the model if it must."""
+    config: ARPOConfig = recipe.make_config(args.model or recipe.make_model(args), args)
+    use_arguments(config, args, num_gpus)
+    return config
 
 
 def data_checks(config: ARPOConfig) -> list[Check]:

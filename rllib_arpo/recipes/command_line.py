@@ -35,7 +35,7 @@ def recipe_parser(stop_reward: float, stop_iters: int, **defaults: Any) -> argpa
     add = parser.add_argument
     add("--algo", choices=ALGORITHMS, default=ALGORITHMS[0], help="those after the first: baselines")
     add("--stop-reward", type=float, default=stop_reward, help="the mean reward at which the run ends")
-    add("--stop-iters", type=int, default=stop_iters, help="iterations after which the run ends")
+    add("--stop-iters", "--iterations", type=int, default=stop_iters, help="iterations after which the run ends")
     add("--output", type=os.path.abspath, help="folder of the run; default: a new one in ~/ray_results, by algorithm")
     add("--resume", action="store_true", help="go on with the run in --output, at its newest whole checkpoint")
     add("--max-failures", type=int, default=0, help="how often a run that fails goes on at its last checkpoint")
