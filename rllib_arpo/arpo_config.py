@@ -10,6 +10,7 @@ from ray.rllib.utils.annotations import override
 
 from rllib_arpo import validation
 from rllib_arpo.options.methods import OptionMethods
+from rllib_arpo.options.paths import PATHS, with_absolute_paths
 from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 
@@ -46,6 +47,12 @@ class ARPOConfig(OptionMethods):
             setattr(self, name, option.new_value())
         self._set_rllib_defaults()
 
+    @override(AlgorithmConfig)
+    def __setattr__(self, key: str, value: Any) -> None:
+        if key in PATHS:
+            value = with_absolute_paths(value, key)
+        super().__setattr__(key, value)
+
     def _set_rllib_defaults(self) -> None:
         """Sets the defaults that differ from RLlib's."""
         self.lr = 1e-6
@@ -65,6 +72,11 @@ class ARPOConfig(OptionMethods):
         self.add_default_connectors_to_module_to_env_pipeline = False
         # ARPO itself pushes the weights, waits for the engines and verifies them.
         self._dont_auto_sync_env_runner_states = True
+
+    @override(AlgorithmConfig)
+    def environment(self, env: Any = NotProvided, *, env_config: Any = NotProvided, **kwargs: Any) -> ARPOConfig:
+        """Like RLlib's; makes the paths in `env_config` absolute."""
+        return super().environment(env, env_config=with_absolute_paths(env_config), **kwargs)
 
     @override(AlgorithmConfig)
     def evaluation(self, *, evaluation_config: dict[str, Any] | None = NotProvided, **kwargs: Any) -> ARPOConfig:

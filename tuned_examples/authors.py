@@ -32,7 +32,6 @@ The run
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -105,7 +104,7 @@ def add_deep_search_args(parser: argparse.ArgumentParser) -> argparse.ArgumentPa
         group = parser.add_argument_group(who, f"a language model behind an OpenAI-compatible endpoint that {does}")
         group.add_argument(f"--{who}-url", help="of the endpoint, up to and with /v1; OPENAI_API_KEY has its key")
         group.add_argument(f"--{who}-model", help="its name there")
-        group.add_argument(f"--{who}-cache", type=os.path.abspath, help="a sqlite file that keeps its replies")
+        group.add_argument(f"--{who}-cache", help="a sqlite file that keeps its replies")
     return parser
 
 
@@ -124,21 +123,15 @@ def chat_model(args: argparse.Namespace, who: str) -> dict[str, str] | None:
 
 
 def _add_questions(parser: argparse.ArgumentParser) -> None:
-    # Paths are made absolute, since Tune runs a trial in a directory of its own.
-    path = os.path.abspath
+    parser.add_argument("--model", required=True, help="folder of the cold-started model (rllib-arpo cold-start)")
+    parser.add_argument("--data", required=True, help="questions: a .parquet file in the authors' layout")
     parser.add_argument(
-        "--model", type=_model_path, required=True, help="folder of the cold-started model (rllib-arpo cold-start)"
+        "--eval-data", nargs="+", help="held-out questions in the same layout, asked at every checkpoint"
     )
-    parser.add_argument("--data", type=path, required=True, help="questions: a .parquet file in the authors' layout")
-    parser.add_argument(
-        "--eval-data", type=path, nargs="+", help="held-out questions in the same layout, asked at every checkpoint"
-    )
-    parser.add_argument("--index", type=path, help="what `search` searches: a folder of rllib-arpo index")
+    parser.add_argument("--index", help="what `search` searches: a folder of rllib-arpo index")
     parser.add_argument("--search-backend", default="local", help="or the web: searxng, brave, serper or tavily")
     parser.add_argument("--search-url", help="server of the web back-end, where it has no public one (searxng)")
-    parser.add_argument(
-        "--cache", type=path, help="known searches: a .json file {query: result}, or a .sqlite file that grows"
-    )
+    parser.add_argument("--cache", help="known searches: a .json file {query: result}, or a .sqlite file that grows")
     parser.add_argument(
         "--python-backend",
         choices=(*BACKENDS, UNSAFE),
@@ -149,12 +142,8 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python-url", help="the server of --python-backend sandbox_fusion")
 
 
-def _model_path(name: str) -> str:
-    """A folder's absolute path; other names are ids of the Hugging Face hub."""
-    return os.path.abspath(name) if os.path.isdir(name) else name
-
-
 def authors_config(
+    model: str,
     args: argparse.Namespace,
     *,
     task: str,
@@ -166,6 +155,7 @@ def authors_config(
     """The authors' settings with `--algo ARPO`; other algorithms keep those in which they differ from it.
 
     Args:
+        model: the folder of the model that is trained.
         args: of a `gpu_recipe_parser`.
         task: how the data set is read and answers are compared ("arpo_mix", "arpo_deepsearch").
         max_prompt_tokens, max_response_tokens, max_tool_calls: per trajectory; they differ between the authors' tasks.
@@ -191,7 +181,7 @@ def authors_config(
     config.environment(
         "ToolEnv-v0", env_config={"task": task, "path": args.data, "tools": tools, "protocol": "tags_with_thought"}
     )
-    config.language_model(model_name_or_path=args.model, max_context_tokens=max_prompt_tokens + max_response_tokens)
+    config.language_model(model_name_or_path=model, max_context_tokens=max_prompt_tokens + max_response_tokens)
     config.adaptive_rollout(max_tool_calls=max_tool_calls)
     _place(config, args)
     if args.eval_data:
