@@ -110,8 +110,8 @@ def arm_config(
     """The configuration of the algorithm and the fork rule that the command line names.
 
     It fits an algorithm's own settings to the recipe's sizes: an overlong penalty (DAPO) begins a fifth of the longest
-    response before its end, and a minibatch is at most half a batch if an update must have several steps (AEPO). The
-    recipe's Z is less than M.
+    response before its end, a minibatch divides the batch, and is at most half of it if an update must have several
+    steps (AEPO). The recipe's Z is less than M.
 
     Args:
         args: of a parser that `add_arm_args` has seen.
@@ -158,8 +158,8 @@ def _tree_settings(
 def _update_settings(config: ARPOConfig, questions_per_minibatch: int | None) -> dict[str, Any]:
     """The minibatch and the overlong penalty, fitted to the recipe's sizes."""
     batch = config.questions_per_batch
-    most = batch // 2 if config.keep_clipped_gradient else batch
-    settings = {"questions_per_minibatch": min(questions_per_minibatch or batch, most)}
+    most = min(questions_per_minibatch or batch, batch // 2 if config.keep_clipped_gradient else batch)
+    settings = {"questions_per_minibatch": next((n for n in range(most, 0, -1) if batch % n == 0), 1)}
     if config.overlong_buffer_tokens is not None:
         settings["overlong_buffer_tokens"] = config.max_response_tokens // OVERLONG_SHARE
     return settings

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
-from rllib_arpo.errors import INTERRUPTED
+from rllib_arpo.errors import CHECKS, INTERRUPTED, WRONG
 from rllib_arpo.redaction import without_secrets
 from rllib_arpo.terminal import RunTerminal, about, say, short_path
 from rllib_arpo.tracking.machine import machine_in_words
@@ -43,7 +44,8 @@ def run_terminal(args: argparse.Namespace, experiment: str) -> Iterator[None]:
     """Leaves the terminal to the run's own lines, and sends all other output to a log file; not with --verbose.
 
     The log also gets a line of progress within an iteration now and then. SIGINT or SIGTERM end the process with one
-    line and the exit status `INTERRUPTED`.
+    line and the exit status `INTERRUPTED`, a wrong configuration (`CHECKS`) with one sentence and the status `WRONG`.
+    The log has the traceback.
 
     Args:
         args: of a recipe.
@@ -55,6 +57,10 @@ def run_terminal(args: argparse.Namespace, experiment: str) -> Iterator[None]:
             say(f'{args.algo}, experiment "{experiment}". Output of other packages: {log} (--verbose 1: here)')
         try:
             yield
+        except CHECKS as error:
+            traceback.print_exc()
+            say(f"error: {without_secrets(str(error))}")
+            sys.exit(WRONG)
         except KeyboardInterrupt as interrupt:
             say(str(interrupt) or "Interrupted.")
             sys.stdout.flush()
