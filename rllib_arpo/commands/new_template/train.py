@@ -42,7 +42,7 @@ def make_config(model: str, args) -> ARPOConfig:
         .adaptive_rollout(max_tool_calls=12, max_turn_tokens=128)
         .training(lr=args.lr)
         .env_runners(num_env_runners=0)
-        .evaluation(evaluation_interval=5, evaluation_duration=5, evaluation_config={"env_config": {"split": "test"}})
+        .evaluation(evaluation_interval=2, evaluation_duration=5, evaluation_config={"env_config": {"split": "test"}})
         .callbacks([EvaluationTranscripts])
         .reporting(record_share=1.0)
         .debugging(seed=args.seed)
