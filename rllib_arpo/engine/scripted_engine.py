@@ -22,7 +22,7 @@ from rllib_arpo.engine.engine import (
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """The tokens that a request generates, one token a step.
+    """The tokens that a request generates, one at each step.
 
     Attributes:
         token_ids: the tokens; at most the request's `max_tokens` of them are generated ("length").
@@ -62,9 +62,9 @@ class _Running:
 
 
 class ScriptedEngine:
-    """An engine whose tokens are all known beforehand, whatever its weights are.
+    """An engine that decides about all tokens of a request when it arrives, whatever the weights are.
 
-    The entropies are the script's: without a model there is no distribution, and `entropy_estimator` changes nothing.
+    The script states the entropies too, so `entropy_estimator` changes nothing.
 
     `engine_kwargs`; without any of the first five it plays the env runner's environment (`play`):
         script: see `Script`; None: a `RandomPolicy`.
@@ -221,16 +221,15 @@ class ScriptedEngine:
 class RandomPolicy:
     """A random language model: the logits after a prefix are drawn by a generator that the prefix seeds.
 
-    What a request generates is a pure function of its prefix, its temperature, its seed and the policy's seed, so it
-    does not depend on other requests. A request without a seed uses the number of earlier requests with its prefix
-    instead.
+    A request's tokens are a pure function of its prefix, its temperature, its seed and the policy's seed, and do not
+    depend on other requests. In place of a missing seed the number of earlier requests with the same prefix is used.
 
     Attributes:
-        vocab_size: V; all tokens are possible at every place.
+        vocab_size: V; every token can follow every prefix.
         end_token_id: ends the request ("stop"); None: the last token of the vocabulary.
-        end_probability: at temperature 1, of the end token at every place.
-        replies: if given, a request generates one of these token sequences, and only the choice among them is random;
-            their tokens keep the policy's entropies and log-probs.
+        end_probability: the probability of the end token at temperature 1, after every prefix.
+        replies: if given, a request generates one of these token sequences, chosen at random; the entropies and
+            log-probs are still the policy's.
         spread: standard deviation of the logits.
     """
 

@@ -184,10 +184,10 @@ def test_settings_reach_the_shapes(model_folder):
     ("command", "message"),
     [
         (["none.py"], "The recipe 'none.py' does not exist."),
-        (["--gpu-memory-gb", "80"], "--gpu-memory-gb 80: give the recipe whose run needs such GPUs."),
+        (["--gpu-memory-gb", "80"], "--gpu-memory-gb 80: name the recipe whose run needs such GPUs."),
         ([RECIPE, "--model", "/none", "--data", "d"], "model_name_or_path='/none': no such folder."),
         (["--gpu-memory-gb", "nan", RECIPE, "--model", "m", "--data", "d"], "-gb nan: must be a positive number."),
-        (["--rows"], "--rows: give the recipe whose data are to be read."),
+        (["--rows"], "--rows: name the recipe whose data it should read."),
         ([__file__], "has no 'parser'."),
     ],
 )
