@@ -4,9 +4,10 @@
     python -m release.evidence.study --table release/evidence/results/trails-small.parquet
     python -m release.evidence.study my_study.yaml --table DIR/rows.parquet
 
-The same command goes on where it was stopped: finished runs are kept if they have the settings that the study's file
-gives them now, a run that was cut off is begun again. DIR gets the rows of each run and its log, `rows.parquet` with
-those of all finished runs, `tables.md` and `curves.png`. `--table` runs nothing. The exit status is 1 if a run failed.
+The same command goes on where it was stopped: it keeps finished runs, if their settings are still those of the study's
+file, and begins a run again that was cut off. Before anything runs it makes the models and checks the configuration of
+every arm. DIR gets the rows and the log of each run, `rows.parquet` with the rows of all finished runs, `tables.md` and
+`curves.png`. `--table` runs nothing. The exit status is 1 if a run failed.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One run, whose rows are in the folder `output`."""
+    """One run; its rows are in the folder `output`."""
 
     study: Study
     arm: Arm
@@ -72,7 +73,7 @@ class Job:
 
     @property
     def source(self) -> Job | None:
-        """The run whose fork rate this one has."""
+        """The run whose fork rate this one takes."""
         name = self.arm.fork_rate_of
         return None if name is None else Job(self.study, self.study.arms[name], self.seed, self.output)
 
@@ -81,7 +82,7 @@ class Job:
         return self.source is None or self.source.is_finished
 
     def check(self) -> None:
-        """Raises ValueError if rows, also the source's, have other settings, version or fork rate than they would."""
+        """Raises ValueError if rows of this run or its source have other settings, another version or fork rate."""
         if self.source is not None:
             self.source.check()
         rows = read_run(self.path)
@@ -97,11 +98,11 @@ class Job:
 
 
 def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | None, output: Path) -> list[Job]:
-    """Runs seed by seed, so that what there is after a while can be paired; each once.
+    """The runs seed by seed, so finished runs can be paired early; each once.
 
     Args:
-        arms: None: all.
-        seeds: None: each arm's own.
+        arms: their names; None: all.
+        seeds: None: each arm's own seeds.
 
     Raises:
         ValueError: there is no such arm.
@@ -111,13 +112,13 @@ def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | Non
 
 
 def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subprocess.Popen]) -> list[Job]:
-    """Runs those of `jobs` that are missing, in their order; one that needs another's fork rate waits for it.
+    """Runs the missing ones of `jobs` in order; a run that needs the fork rate of another one waits for it.
 
     Returns:
         the runs that failed, and those that waited for one that failed.
 
     Raises:
-        ValueError: the folder has rows of other settings; nothing was started.
+        ValueError: the folder has rows from other settings; nothing was started.
     """
     for job in jobs:
         job.check()
@@ -147,15 +148,15 @@ def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subp
 
 
 def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Popen]:
-    """Starts a run as a process of its own, whose output is the run's log; such processes share the cores.
+    """A function that starts a run in its own process and sends the output to the run's log; processes share the cores.
 
-    Its current folder is this one, where a user's recipe may lie.
+    The process stays in the current folder, where a user's recipe may lie.
 
     Args:
         lock: each run holds it until it ends.
 
     Raises:
-        ValueError: runs of another call of the study, which may have been killed itself, write into the folder.
+        ValueError: runs of an earlier call still write into the folder, even if the call itself was killed.
     """
     folder = Path(lock.name).parent
     take_lock(lock, f"{folder}: runs of an earlier call still write into it; wait for them, or end them.")
@@ -175,7 +176,7 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
 
 
 def run_study(study: Study, args: argparse.Namespace) -> int:
-    """Runs what is missing, and shows what there is; the number of runs that failed."""
+    """Runs what is missing, shows what there is, and returns how many runs failed."""
     jobs = jobs_of(study, args.arms, args.seeds, args.output)
     args.output.mkdir(parents=True, exist_ok=True)
     check_arms(study, {job.arm.name: job.arm for job in jobs if not job.is_finished}.values())
@@ -191,7 +192,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
 
 
 def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
-    """Prints the tables of the arms that are asked for; into `args.output`, if it is given, go they and the curves."""
+    """Prints the tables of the chosen arms, and writes them with the curves to `args.output` if it is given."""
     chosen = [row for row in rows if args.arms is None or row["arm"] in args.arms]
     tables = all_tables(chosen, args.baseline or study.baseline, study.accuracies_to_reach, study.calls)
     print(tables)
@@ -205,7 +206,7 @@ def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
 def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
     """Trains, evaluates before the first and after every `arm.evaluate_every`-th iteration, and writes the rows.
 
-    Rows that a killed run of this arm and seed has left are deleted first.
+    First it deletes the rows that a killed run of this arm and seed has left.
     """
     arguments = arguments_of(study, arm, seed, output)
     algorithm = arm_config_of(study, [*arguments, "--seed", str(seed)]).build_algo()
@@ -224,7 +225,7 @@ def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
 
 
 def arguments_of(study: Study, arm: Arm, seed: int, output: Path) -> list[str]:
-    """Of the recipe, with the fork rate of the run in `output` whose rate this one has."""
+    """The recipe's arguments, with the fork rate of the run in `output` that the arm takes it from."""
     source = arm.fork_rate_of
     rate = None if source is None else fork_rate(read_run(run_path(output, source, seed)))
     return study.all_arguments(arm, rate)
@@ -237,7 +238,7 @@ def check_arms(study: Study, arms: Iterable[Arm]) -> None:
         ValueError: one is wrong, or this machine cannot run it.
     """
     for arm in arms:
-        rate = None if arm.fork_rate_of is None else 0.5  # Not known yet; any rate shows what is wrong beside it.
+        rate = None if arm.fork_rate_of is None else 0.5  # Not known yet; any rate will do.
         try:
             arm_config_of(study, study.all_arguments(arm, rate)).validate()
         except ValueError as error:
@@ -245,7 +246,7 @@ def check_arms(study: Study, arms: Iterable[Arm]) -> None:
 
 
 def arm_config_of(study: Study, arguments: Sequence[str]) -> ARPOConfig:
-    """The recipe's configuration, which is evaluated only when the study asks for it."""
+    """The recipe's configuration; it evaluates only when the study asks."""
     recipe = load_recipe(study.recipe)
     recipe.parser.prog = study.recipe
     args = recipe.parser.parse_args(list(arguments))
@@ -253,11 +254,11 @@ def arm_config_of(study: Study, arguments: Sequence[str]) -> ARPOConfig:
 
 
 def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
-    """One iteration: adds to the totals, and returns the figures of the iteration alone."""
+    """Trains one iteration: adds to the totals, and returns the figures of this iteration."""
     begin, cpu_begin = time.perf_counter(), time.process_time()
     result = algorithm.train()
     totals["seconds"] += time.perf_counter() - begin
-    # Those of engines in processes of their own are not known here.
+    # The CPU seconds of engines in other processes are not known here.
     alone = algorithm.config.num_env_runners == 0
     totals["cpu_seconds"] = totals["cpu_seconds"] + time.process_time() - cpu_begin if alone else None
     rollout = result["env_runners"]
@@ -272,13 +273,13 @@ def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
-    """The number at `path`; RLlib reports NaN for what an earlier iteration had and this one has not."""
+    """The number at `path`; RLlib reports NaN for a metric that only earlier iterations had."""
     value = number_at(result, *path)
     return None if value is None or math.isinf(value) else value
 
 
 def provenance(study: Study, arm: Arm, arguments: Sequence[str]) -> dict[str, Any]:
-    """A row's facts of how and where it was made; `tree` are git's hashes of the package and of the environments."""
+    """How and where a row was made; `tree` has git's hashes of the package and of the environments."""
     here = machine()
     return {
         "arguments": shlex.join(arguments),
@@ -298,12 +299,14 @@ def package_version() -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("study", type=Path, nargs="?", help="a file of release/evidence/studies, or one of your own")
-    parser.add_argument("--output", type=Path, help="folder of the runs")
-    parser.add_argument("--arms", nargs="+", help="default: all")
+    parser.add_argument("--output", type=Path, help="the folder of the runs")
+    parser.add_argument("--arms", nargs="+", help="the arms to run or show; default: all")
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")
-    parser.add_argument("--seeds", nargs="+", type=int, help="default: those of the study")
-    parser.add_argument("--table", type=Path, metavar="ROWS", help="the tables of a .parquet file; runs nothing")
-    parser.add_argument("--here", action="store_true", help="one run, in this process")
+    parser.add_argument("--seeds", nargs="+", type=int, help="the seeds to run; default: those of the study")
+    parser.add_argument(
+        "--table", type=Path, metavar="ROWS", help="print the tables of this .parquet file and run nothing"
+    )
+    parser.add_argument("--here", action="store_true", help="run one job in this process")
     args = parser.parse_args()
     if args.table is None and (args.study is None or args.output is None):
         parser.error("a study and --output are needed, or --table.")
