@@ -158,16 +158,14 @@ class ARPOConfig(OptionMethods):
 
 
 def _with_suggestions(name: str) -> Callable[..., ARPOConfig]:
-    """RLlib's method of that name, which refuses an unknown keyword with the nearest known one."""
-    method = getattr(ARPOConfig, name)
-    known = list(inspect.signature(getattr(AlgorithmConfig, name)).parameters)
+    """RLlib's method of that name; for an unknown keyword the error suggests the nearest known one."""
+    method, known = getattr(ARPOConfig, name), list(inspect.signature(getattr(AlgorithmConfig, name)).parameters)
 
-    @functools.wraps(method)
     def checked(self: ARPOConfig, *arguments: Any, **keywords: Any) -> ARPOConfig:
         check_keywords(name, keywords, known)
         return method(self, *arguments, **keywords)
 
-    return checked
+    return functools.wraps(method)(checked)
 
 
 for _name in ("environment", "env_runners", "learners", "evaluation", "debugging", "fault_tolerance", "resources"):

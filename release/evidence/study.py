@@ -322,7 +322,7 @@ def main() -> int:
             return int(run_study(study, args) > 0)
         else:
             show(study, rows, args)
-    except (ValueError, OSError) as error:
+    except (ValueError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if args.here:

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-#: Function of a recipe -> the names of its arguments.
+#: Function of a recipe -> its arguments.
 FUNCTIONS = {"make_model": ("args",), "make_config": ("model", "args")}
 
 
@@ -20,9 +20,10 @@ def load_recipe(name: str) -> ModuleType:
     """The recipe in a file ("folder/my_recipe.py") or in a module ("tuned_examples.trails_small_arpo").
 
     Raises:
-        ValueError: there is no such file or module, or it is not a recipe.
+        ValueError: there is no such file, or it is not a recipe.
+        ImportError: there is no such module.
     """
-    recipe = _load_file(name) if name.endswith(".py") else _load_module(name)
+    recipe = _load_file(name) if name.endswith(".py") else importlib.import_module(name)
     if not hasattr(recipe, "parser"):
         raise ValueError(f"The recipe {name!r} has no 'parser'.")
     for function, arguments in FUNCTIONS.items():
@@ -30,15 +31,6 @@ def load_recipe(name: str) -> ModuleType:
         if not callable(found) or len(inspect.signature(found).parameters) != len(arguments):
             raise ValueError(f"The recipe {name!r} has no {function}({', '.join(arguments)}).")
     return recipe
-
-
-def _load_module(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):  # A module that the recipe imports.
-            raise
-        raise ValueError(f"There is no module {name!r}; the current folder and PYTHONPATH are searched.") from None
 
 
 def _load_file(path: str) -> ModuleType:

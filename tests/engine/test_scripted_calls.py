@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
-from rllib_arpo.engine.scripted_calls import Read, random_value
+from rllib_arpo.engine.scripted_calls import random_value
 from rllib_arpo.engine.scripted_engine import ScriptedEngine
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing
 from rllib_arpo.envs.tool_env import ToolEnv
@@ -30,7 +30,7 @@ SCHEMA = {
 }
 
 
-@pytest.mark.parametrize("read", [Read(), Read.of("Take 5 of 600 lamps.")])
+@pytest.mark.parametrize("read", ["", "Take 5 of 600 lamps."])
 def test_random_arguments_fit_their_schema(read):
     drawn = [random_value(SCHEMA, random.Random(seed), read) for seed in range(50)]
     for value in drawn:
@@ -39,13 +39,11 @@ def test_random_arguments_fit_their_schema(read):
 
 
 def test_numbers_words_and_formulas_come_from_what_was_read():
-    read = Read.of("What is 86 * 67 - 52? Ask the 3 clerks.")
-    assert read.formulas == ["86 * 67 - 52"]
-    assert read.numbers == [86, 67, 52, 3]
+    read = "What is 86 * 67 - 52? Ask the 3 clerks."
     rng = random.Random(0)
     assert random_value({"type": "string"}, rng, read, "code") == "print(86 * 67 - 52)"
     assert {random_value({"type": "integer", "maximum": 60}, rng, read) for _ in range(200)} >= {52, 3}
-    assert random_value({"type": "string"}, rng, Read.of("lamp")) == "lamp"
+    assert random_value({"type": "string"}, rng, "lamp") == "lamp"
 
 
 def buy(item: str, number: int = 1) -> str:
