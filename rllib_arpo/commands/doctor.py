@@ -97,6 +97,8 @@ def parse_arguments(recipe: ModuleType, argv: Sequence[str], gpu_memory_gb: floa
 
 def recipe_config(recipe: ModuleType, args: argparse.Namespace, num_gpus: int) -> ARPOConfig:
     """The configuration of a recipe's run on a machine with this number of GPUs; makes the model if it must."""
+    if args.model is None:
+        print("The recipe makes its model now if it is not there yet; --model checks another one.", flush=True)
     config: ARPOConfig = recipe.make_config(args.model or recipe.make_model(args), args)
     use_arguments(config, args, num_gpus)
     return config

@@ -37,10 +37,11 @@ def make_config(model: str, args) -> ARPOConfig:
             model_name_or_path=model,
             dtype=fast_dtype(),
             max_context_tokens=2048,
+            engine_num_threads=2,
             engine="scripted" if args.scripted else "vllm",
         )
-        .adaptive_rollout(max_tool_calls=12, max_turn_tokens=128)
-        .training(lr=args.lr)
+        .adaptive_rollout(max_tool_calls=12, max_turn_tokens=96)
+        .training(lr=args.lr, learner_num_threads=2)
         .env_runners(num_env_runners=0)
         .evaluation(evaluation_interval=2, evaluation_duration=5, evaluation_config={"env_config": {"split": "test"}})
         .callbacks([EvaluationTranscripts])
