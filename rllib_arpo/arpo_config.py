@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
@@ -10,6 +13,8 @@ from ray.rllib.utils.annotations import override
 
 from rllib_arpo import validation
 from rllib_arpo.options.methods import OptionMethods
+from rllib_arpo.options.option import check_keywords
+from rllib_arpo.options.paths import PATHS, with_absolute_paths
 from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 
@@ -46,6 +51,12 @@ class ARPOConfig(OptionMethods):
             setattr(self, name, option.new_value())
         self._set_rllib_defaults()
 
+    @override(AlgorithmConfig)
+    def __setattr__(self, key: str, value: Any) -> None:
+        if key in PATHS:
+            value = with_absolute_paths(value, key)
+        super().__setattr__(key, value)
+
     def _set_rllib_defaults(self) -> None:
         """Sets the defaults that differ from RLlib's."""
         self.lr = 1e-6
@@ -64,6 +75,11 @@ class ARPOConfig(OptionMethods):
         self.add_default_connectors_to_module_to_env_pipeline = False
         # ARPO pushes the weights by itself, waits for the engines and verifies them.
         self._dont_auto_sync_env_runner_states = True
+
+    @override(AlgorithmConfig)
+    def environment(self, env: Any = NotProvided, *, env_config: Any = NotProvided, **kwargs: Any) -> ARPOConfig:
+        """Like RLlib's; makes the paths in `env_config` absolute."""
+        return super().environment(env, env_config=with_absolute_paths(env_config), **kwargs)
 
     @override(AlgorithmConfig)
     def evaluation(self, *, evaluation_config: dict[str, Any] | None = NotProvided, **kwargs: Any) -> ARPOConfig:
@@ -138,3 +154,18 @@ class ARPOConfig(OptionMethods):
         validation.check_keys(self)
         super().validate()
         validation.validate(self)
+
+
+def _with_suggestions(name: str) -> Callable[..., ARPOConfig]:
+    """RLlib's method of that name; for an unknown keyword the error suggests the nearest known one."""
+    method, known = getattr(ARPOConfig, name), list(inspect.signature(getattr(AlgorithmConfig, name)).parameters)
+
+    def checked(self: ARPOConfig, *arguments: Any, **keywords: Any) -> ARPOConfig:
+        check_keywords(name, keywords, known)
+        return method(self, *arguments, **keywords)
+
+    return functools.wraps(method)(checked)
+
+
+for _name in ("environment", "env_runners", "learners", "evaluation", "debugging", "fault_tolerance", "resources"):
+    setattr(ARPOConfig, _name, _with_suggestions(_name))

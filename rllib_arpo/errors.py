@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 from rllib_arpo.envs.errors import BrokenToolError
 
+#: Exit status of a command or a recipe whose command line, configuration or data are wrong.
+WRONG = 2
 #: Exit status of a command or a recipe that the user interrupted (SIGINT, SIGTERM).
 INTERRUPTED = 130
 #: The errors of a configuration's checks: it is wrong, a package is missing, or a tool does not start.

@@ -80,8 +80,9 @@ def built():
 
 @pytest.fixture
 def unknown_cluster(monkeypatch) -> None:
-    """Validation as before Ray starts: no cluster limits what a configuration may ask for."""
+    """Validation as before a cluster is joined that is not known: nothing limits what a configuration may ask for."""
     monkeypatch.setattr("rllib_arpo.validation.resources.ray.is_initialized", lambda: False)
+    monkeypatch.setattr("rllib_arpo.validation.resources.machine_of_next_ray", lambda: None)
 
 
 @pytest.fixture(scope="module")

@@ -1,38 +1,38 @@
-"""The settings of ARPO's authors, for models up to 8B, and the command line of the recipes that have them.
+"""The settings of ARPO's authors, for models up to 8B, and the command line of the recipes that use them.
 
-They are those of the scripts in github.com/RUC-NLPIR/ARPO (a95cd08). All differences:
+The settings come from the scripts in github.com/RUC-NLPIR/ARPO (a95cd08). These are all differences; "they" are the
+authors, "we" is this package.
 
 The tree
-  - The entropy is over the whole vocabulary and of the tokens after the tool's response; theirs is over the ten
-    likeliest tokens, of the segment that ends in the tool's call.
-  - Every root has a baseline of its own; theirs is kept by place in the batch and never cleared.
-  - A fork keeps its root's baseline; in their code it takes its own first segment.
-  - Nodes are decided as they come; theirs in lock step, a turn of all questions after the other.
+  - We take the entropy over the whole vocabulary, at the tokens after the tool's response. They take it over the ten
+    likeliest tokens, in the segment that ends with the tool call.
+  - We keep a baseline for every root. They keep it by place in the batch, and never clear it.
+  - Our fork keeps the baseline of its root. Theirs takes its own first segment.
+  - We decide about nodes as they arrive. They work in lock step, one turn of all questions after another.
 The reward
-  - A tool counts for the bonus only if it ran; theirs if its closing tag is in the text.
-  - Reasoning compares mathematics exactly; theirs by F1 over words.
-  - F1 counts only for answers of which more than half of the words are right.
+  - We give the bonus for a tool only if it ran. They look for its closing tag in the text.
+  - We compare mathematics exactly in reasoning. They use F1 over words.
+  - We count F1 only for answers with more than half of the words right.
 The tools
-  - A search's ten results are cut at 2,500 tokens in all; each of theirs at 1,000 characters. They ask Bing.
-  - A program has 5 seconds and 512 tokens of output, in a sandbox; theirs 120 seconds, any length and no sandbox.
-  - Deep search can open pages (`browse`); in their training it cannot, only in their evaluation.
+  - We cut the ten results of a search at 2,500 tokens together. They cut each at 1,000 characters, and ask Bing.
+  - We give a program 5 seconds, 512 tokens of output and a sandbox. They give it 120 seconds, any output, no sandbox.
+  - We can open pages in deep search (`browse`). They do so only in their evaluation.
 The update
-  - The engine's numerics are corrected for, token by token (`importance_cap`); theirs computes the log-probs of the
-    old policy with the learner.
-  - The mean over tokens is that of a minibatch; theirs of each pass and GPU, and then over these.
-  - A prompt may be longer than theirs, which end the run; its response is then shorter.
+  - We correct for the engine's numerics token by token (`importance_cap`). They compute the log-probs of the old policy
+    with the learner.
+  - We take the mean over the tokens of a minibatch. They take it over each pass and GPU, and then over these means.
+  - We accept a prompt that is too long, with a shorter response. Such a prompt ends their run.
 The run
-  - Learners and engines have four GPUs each; theirs take turns on all eight.
-  - Five epochs of deep search are 40 updates of 128 questions, two of reasoning 156, as theirs, which leave out the end
-    of each epoch; here the next epoch's questions complete a batch.
-  - It also ends when the mean reward reaches `--stop-reward`.
-  - The two last checkpoints and the best are kept; theirs are all.
+  - We give four GPUs to the learners and four to the engines. They use all eight in turns.
+  - Five epochs of deep search are 40 updates of 128 questions, and two epochs of reasoning are 156. They leave out the
+    rest of each epoch; we fill the batch with questions of the next epoch.
+  - We also stop at the mean reward `--stop-reward`.
+  - We keep the last two checkpoints and the best one. They keep all.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,11 +42,11 @@ from rllib_arpo.envs.sandbox.backends import BACKENDS
 from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser
 from rllib_arpo.recipes.gpus import ENGINE_MEMORY, SHARED_ENGINE_MEMORY
 
-#: Two epochs of train_10k.parquet, 128 of 10,000 questions an iteration, without the last batch of an epoch.
+#: Two epochs of train_10k.parquet: 128 of its 10,000 questions an iteration, without the rest of an epoch.
 REASONING_ITERATIONS = 2 * (10_000 // 128)
-#: Five epochs of hard_search_1k.parquet, which has 1,071 questions, likewise.
+#: Five epochs of hard_search_1k.parquet, which has 1,071 questions, also without the rests.
 DEEP_SEARCH_ITERATIONS = 5 * (1_071 // 128)
-#: N = 8, M = 16, and how many questions an update and an optimizer step have.
+#: N = 8, M = 16, and the number of questions in an update and in an optimizer step.
 NUM_INITIAL_ROLLOUTS, NUM_ROLLOUTS = 8, 16
 QUESTIONS_PER_BATCH, QUESTIONS_PER_MINIBATCH = 128, 16
 SETTINGS: Mapping[str, Any] = {
@@ -68,17 +68,17 @@ SETTINGS: Mapping[str, Any] = {
 }
 #: Ten results of 1,000 characters.
 SEARCH = {"top_k": 10, "max_result_tokens": 2500}
-#: Held-out questions of an evaluation, at most: both of the authors' files for deep search.
+#: The number of held-out questions of an evaluation, at most. Both of the authors' files for deep search fit.
 MAX_EVALUATED = 203
 STOP_REWARD = 0.6
-#: The authors save, and evaluate, every five iterations.
+#: The authors save and evaluate every five iterations.
 CHECKPOINT_FREQUENCY = 5
-#: `--python-backend`: the local back-end without its sandbox.
+#: The value of `--python-backend` for the local back-end without its sandbox.
 UNSAFE = "unsafe"
 
 
 def gpu_recipe_parser(num_learners: int, num_env_runners: int, stop_iters: int) -> argparse.ArgumentParser:
-    """The arguments of a recipe on parquet data; each learner and each env runner gets one GPU.
+    """The command line of a recipe on parquet data; each learner and each env runner gets one GPU.
 
     Args:
         num_learners, num_env_runners: defaults.
@@ -93,7 +93,7 @@ def gpu_recipe_parser(num_learners: int, num_env_runners: int, stop_iters: int) 
         "--num-gpus-per-env-runner",
         type=float,
         default=1.0,
-        help="a fraction shares the GPU; of several, the engine takes each a part of the model",
+        help="a fraction shares the GPU; on several GPUs each holds a part of the model",
     )
     parser.add_argument("--max-response-tokens", type=int, help="of a trajectory; default: the recipe's")
     return add_arm_args(parser)
@@ -101,19 +101,19 @@ def gpu_recipe_parser(num_learners: int, num_env_runners: int, stop_iters: int) 
 
 def add_deep_search_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Adds the language models that help: one that judges answers, and one that reads pages."""
-    for who, does in (("judge", "grades answers, instead of F1"), ("reader", "reads the pages that `browse` opens")):
+    for who, does in (("judge", "grades answers instead of F1"), ("reader", "reads the pages that `browse` opens")):
         group = parser.add_argument_group(who, f"a language model behind an OpenAI-compatible endpoint that {does}")
-        group.add_argument(f"--{who}-url", help="of the endpoint, up to and with /v1; OPENAI_API_KEY has its key")
-        group.add_argument(f"--{who}-model", help="its name there")
-        group.add_argument(f"--{who}-cache", type=os.path.abspath, help="a sqlite file that keeps its replies")
+        group.add_argument(f"--{who}-url", help="the endpoint's address, up to /v1; OPENAI_API_KEY has its key")
+        group.add_argument(f"--{who}-model", help="the name of the model there")
+        group.add_argument(f"--{who}-cache", help="a sqlite file that keeps its replies")
     return parser
 
 
 def chat_model(args: argparse.Namespace, who: str) -> dict[str, str] | None:
-    """The language model that `add_deep_search_args` calls `who`: fields of a `ChatClient`; None: none was named.
+    """The language model that `add_deep_search_args` calls `who`, as fields of a `ChatClient`; None if none is named.
 
     Raises:
-        ValueError: it has no address or no name.
+        ValueError: the address or the name is missing.
     """
     url, model, cache = (getattr(args, f"{who}_{name}") for name in ("url", "model", "cache"))
     if not (url and model):
@@ -124,21 +124,15 @@ def chat_model(args: argparse.Namespace, who: str) -> dict[str, str] | None:
 
 
 def _add_questions(parser: argparse.ArgumentParser) -> None:
-    # Paths are made absolute, since Tune runs a trial in a directory of its own.
-    path = os.path.abspath
+    parser.add_argument("--model", required=True, help="folder of the cold-started model (rllib-arpo cold-start)")
+    parser.add_argument("--data", required=True, help="questions: a .parquet file in the authors' layout")
     parser.add_argument(
-        "--model", type=_model_path, required=True, help="folder of the cold-started model (rllib-arpo cold-start)"
+        "--eval-data", nargs="+", help="held-out questions in the same layout, asked at every checkpoint"
     )
-    parser.add_argument("--data", type=path, required=True, help="questions: a .parquet file in the authors' layout")
-    parser.add_argument(
-        "--eval-data", type=path, nargs="+", help="held-out questions in the same layout, asked at every checkpoint"
-    )
-    parser.add_argument("--index", type=path, help="what `search` searches: a folder of rllib-arpo index")
-    parser.add_argument("--search-backend", default="local", help="or the web: searxng, brave, serper or tavily")
-    parser.add_argument("--search-url", help="server of the web back-end, where it has no public one (searxng)")
-    parser.add_argument(
-        "--cache", type=path, help="known searches: a .json file {query: result}, or a .sqlite file that grows"
-    )
+    parser.add_argument("--index", help="the folder of rllib-arpo index that `search` searches")
+    parser.add_argument("--search-backend", default="local", help="local; for the web searxng, brave, serper or tavily")
+    parser.add_argument("--search-url", help="the server of a back-end without a public one (searxng)")
+    parser.add_argument("--cache", help="known searches: a .json file {query: result}, or a .sqlite file that grows")
     parser.add_argument(
         "--python-backend",
         choices=(*BACKENDS, UNSAFE),
@@ -149,12 +143,8 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--python-url", help="the server of --python-backend sandbox_fusion")
 
 
-def _model_path(name: str) -> str:
-    """A folder's absolute path; other names are ids of the Hugging Face hub."""
-    return os.path.abspath(name) if os.path.isdir(name) else name
-
-
 def authors_config(
+    model: str,
     args: argparse.Namespace,
     *,
     task: str,
@@ -163,16 +153,17 @@ def authors_config(
     max_tool_calls: int,
     more_tools: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> ARPOConfig:
-    """The authors' settings with `--algo ARPO`; other algorithms keep those in which they differ from it.
+    """The authors' settings; an algorithm other than ARPO keeps the settings of its own.
 
     Args:
+        model: the folder of the model that is trained.
         args: of a `gpu_recipe_parser`.
-        task: how the data set is read and answers are compared ("arpo_mix", "arpo_deepsearch").
-        max_prompt_tokens, max_response_tokens, max_tool_calls: per trajectory; they differ between the authors' tasks.
-        more_tools: beside `search` and `python`.
+        task: decides how the data set is read and how answers are compared ("arpo_mix", "arpo_deepsearch").
+        max_prompt_tokens, max_response_tokens, max_tool_calls: of a trajectory; each of the authors' tasks has its own.
+        more_tools: tools beside `search` and `python`.
 
     Raises:
-        ValueError: options of the command line do not fit to each other; the message names them.
+        ValueError: options of the command line contradict each other; the message names them.
     """
     max_response_tokens = args.max_response_tokens or max_response_tokens
     tools = {"search": {**SEARCH, **_search_options(args)}, "python": _python_options(args), **(more_tools or {})}
@@ -191,7 +182,7 @@ def authors_config(
     config.environment(
         "ToolEnv-v0", env_config={"task": task, "path": args.data, "tools": tools, "protocol": "tags_with_thought"}
     )
-    config.language_model(model_name_or_path=args.model, max_context_tokens=max_prompt_tokens + max_response_tokens)
+    config.language_model(model_name_or_path=model, max_context_tokens=max_prompt_tokens + max_response_tokens)
     config.adaptive_rollout(max_tool_calls=max_tool_calls)
     _place(config, args)
     if args.eval_data:
@@ -204,7 +195,7 @@ def authors_config(
 
 
 def _place(config: ARPOConfig, args: argparse.Namespace) -> None:
-    """Sets the learners and the env runners, and what an engine may take of its GPUs."""
+    """Sets the learners, the env runners, and the share of its GPUs that an engine may use."""
     gpus = args.num_gpus_per_env_runner if args.num_env_runners else 0.0
     if not args.num_env_runners and args.num_gpus_per_learner:
         raise ValueError(
@@ -218,7 +209,7 @@ def _place(config: ARPOConfig, args: argparse.Namespace) -> None:
     engine: dict[str, Any] = {"gpu_memory_utilization": of_its_part * min(1.0, gpus)} if gpus else {}
     if gpus > 1:
         engine["tensor_parallel_size"] = int(gpus)
-    # During an update the learner has all of the GPU. Level 2 drops the weights, since the update replaces them.
+    # During an update the learner has the whole GPU. Level 2 drops the weights, because new ones follow.
     config.language_model(engine_kwargs=engine, sleep_level=2 if shared else 0)
     config.training(sharding="fsdp2" if args.num_learners > 1 else "none")
     config.env_runners(

@@ -1,4 +1,4 @@
-"""Metrics of the trails' decisive steps."""
+"""Metrics of the steps of a trail at which the model has to choose."""
 
 from __future__ import annotations
 

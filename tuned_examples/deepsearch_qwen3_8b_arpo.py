@@ -1,7 +1,7 @@
-"""ARPO on deep search, long answers with many searches, with Qwen3-8B and the authors' settings.
+"""ARPO on deep search, where an answer takes many searches, with Qwen3-8B and the authors' settings.
 
-Starts from a cold-started Qwen3-8B: fine-tune it on tool-use transcripts first. FSDP gives each of the eight GPUs 16 of
-131 GB.
+Training starts from a cold-started Qwen3-8B: first fine-tune it on tool-use transcripts. FSDP puts 16 of the 131 GB on
+each of the eight GPUs.
 
     accelerate launch --num_processes 8 -m rllib_arpo cold-start --model Qwen/Qwen3-8B --data transcripts.jsonl \\
         --max-length 12000 --output qwen3 --fsdp --gradient-checkpointing --batch-size 1 --gradient-accumulation 2
@@ -9,22 +9,22 @@ Starts from a cold-started Qwen3-8B: fine-tune it on tool-use transcripts first.
         --eval-data gaia_test.parquet hle_test.parquet --search-backend serper --cache searches.sqlite \\
         --reader-url http://127.0.0.1:8000/v1 --reader-model Qwen/Qwen3-14B --output qwen3-arpo
 
-Like the authors' runs, it searches the web (the environment variable SERPER_API_KEY has Serper's key). With `--index`
-instead of the back-end it searches local documents. It also opens pages; with `--reader-url` and `--reader-model` a
-language model reads them, and says what helps with the question, otherwise their text is shown. With `--judge-url` and
-`--judge-model` a language model grades answers, which otherwise earn F1 over words, as the authors' do.
+Like the authors' runs, the model searches the web (put Serper's key into the environment variable SERPER_API_KEY). With
+`--index` in place of the back-end it searches local documents. It also opens pages. With `--reader-url` and
+`--reader-model` a language model reads them and says what helps with the question; otherwise the model sees their text.
+With `--judge-url` and `--judge-model` a language model grades the answers; otherwise they earn F1 over words, as the
+authors' answers do.
 
-`--algo`, `--python-backend`, checkpoints, `--resume` and the model at the end are as in `reasoning_arpo.py`;
-`authors.py` lists what differs from the authors' runs.
+`--algo`, `--python-backend`, checkpoints, `--resume` and the model at the end work as in `reasoning_arpo.py`, and
+`authors.py` lists the differences to the authors' runs.
 
-Hardware: 8 GPUs of 80 GB, four learners and four engines. Training holds 16 bytes a parameter (fp32 weights, gradients
-and two Adam moments): 131 GB, of which FSDP2 gives each learner a quarter.
+Hardware: 8 GPUs of 80 GB, for four learners and four engines. Training keeps 16 bytes a parameter (fp32 weights,
+gradients and two Adam moments), 131 GB, and FSDP2 gives each learner a quarter of them.
 
-Stops at a mean reward of 0.6 per trajectory or after 40 iterations, five epochs of hard_search_1k (1,071 questions).
-Not measured: needs 8 GPUs.
+A run stops at a mean reward of 0.6 per trajectory or after 40 iterations, which are five epochs of hard_search_1k
+(1,071 questions). Nobody has measured this recipe: it needs 8 GPUs.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -43,9 +43,14 @@ from tuned_examples.authors import (
 parser = add_deep_search_args(gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=DEEP_SEARCH_ITERATIONS))
 
 
-def make_config(args: argparse.Namespace) -> ARPOConfig:
+def make_model(args) -> str:
+    return args.model
+
+
+def make_config(model: str, args) -> ARPOConfig:
     judge, reader = chat_model(args, "judge"), chat_model(args, "reader")
     config = authors_config(
+        model,
         args,
         task="arpo_deepsearch",
         max_prompt_tokens=2000,
@@ -63,4 +68,4 @@ if __name__ == "__main__":
     args = parser.parse_args()
     experiment = f"deepsearch-{Path(args.model).name}"
     with run_terminal(args, experiment):
-        run_recipe(make_config(args), args, experiment, save_model=True)
+        run_recipe(make_config(make_model(args), args), args, experiment, save_model=True)

@@ -13,7 +13,7 @@ from rllib_arpo.terminal import about, activity
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
 
-#: Settings of a configuration that `rllib-arpo entropy` has under the same names.
+#: Settings of a configuration that are options of `rllib-arpo entropy` under the same names.
 ENTROPY_SETTINGS = (
     "dtype", "temperature", "max_context_tokens", "max_response_tokens", "max_turn_tokens", "max_tool_calls",
     "entropy_estimator", "entropy_normalization", "branch_base_probability", "branch_entropy_weight",
@@ -24,7 +24,7 @@ def draw_entropy(config: ARPOConfig, task: str, folder: str, num_questions: int 
     """Draws where the model is unsure before it is trained (`rllib-arpo entropy`); the figure goes into `folder`.
 
     Args:
-        task: the first `num_questions` of its held-out questions are asked.
+        task: the command asks the first `num_questions` of its held-out questions.
 
     Raises:
         RuntimeError: the command failed.

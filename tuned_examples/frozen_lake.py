@@ -1,9 +1,9 @@
-"""FrozenLake on a map of its own for each seed, demonstrations of it, and a small model that they cold-start.
+"""FrozenLake with a map for each seed, demonstrations, and a small model that is cold-started on them.
 
-    python -m tuned_examples.frozen_lake        # prints the folder of the model; makes it in some minutes
+    python -m tuned_examples.frozen_lake        # prints the folder; makes the model in some minutes
 
-The demonstrator walks right, mostly, or down, and never into a wall; but it looks for holes only every fourth time.
-ARPO teaches the model to look always. A path may lead to the lake, on which there is nothing to decide.
+The demonstrator mostly walks right, otherwise down, and never into a wall, but it looks for holes only every fourth
+time. ARPO teaches the model to look every time. A path may lead to the lake; on it there is nothing to choose.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 SIZE = 4
-#: The share of ice among the tiles of a map, before those without a way to the goal are thrown away.
+#: The share of ice among the tiles of a map, before maps without a way to the goal are thrown away.
 ICE = 0.8
-#: gymnasium's actions, by number; and how much the demonstrator likes them: most of all to go right, also into a hole.
+#: gymnasium's actions by number, and how much the demonstrator likes each. It likes right most, even into a hole.
 MOVES = ("left", "down", "right", "up")
 LIKES = np.array([0.1, 0.25, 0.55, 0.1])
 #: How often the demonstrator looks for holes.
 LOOKS = 0.25
 TILES = {"S": "ice", "F": "ice", "H": "hole", "G": "goal", "": "wall"}
 PLACES = ("onLake", "onPath")
-#: The moves on the lake of a demonstration at most, and of a trajectory of the recipe.
+#: The most moves on the lake in a demonstration, and in a trajectory of the recipe.
 MAX_MOVES = 12
 
 Transcript = dict[str, list[dict[str, str]]]
 
 
 class Lake(FrozenLakeEnv):
-    """FrozenLake without slipping, on the map of the seed. Even and odd seeds have no map in common.
+    """FrozenLake without slipping, on the map of the seed. Even and odd seeds share no map.
 
     Args:
         size: tiles on each side of the lake.
@@ -58,7 +58,7 @@ class Lake(FrozenLakeEnv):
 def with_path(rows: Sequence[str], length: int) -> list[str]:
     """The map of a lake with a path from the left to its first tile, along the edge and above holes."""
     if length < 0:
-        raise ValueError(f"path={length}: a path has no less than 0 tiles.")
+        raise ValueError(f"path={length}: must be 0 or more.")
     first, *others = rows
     return ["S" + "F" * length + first[1:], *("H" * length + row for row in others)]
 
@@ -70,7 +70,7 @@ def lake_map(seed: int, size: int = SIZE) -> list[str]:
 
 
 def show(env: Lake) -> str:
-    """What lies around the player, as "wallLeft iceDown holeRight wallUp"; with a path also whether it is on it."""
+    """What lies around the player, as "wallLeft iceDown holeRight wallUp"; with a path also the player's place."""
     words = [f"{TILES[tile]}{move.title()}" for move, tile in zip(MOVES, around(env), strict=True)]
     return " ".join([*words, PLACES[on_path(env)]] if env.path else words)
 
@@ -100,7 +100,7 @@ def _messages(turns: Sequence[tuple[str, str]]) -> Transcript:
 
 
 def half_good(count: int, seed: int = 0, path: int = 0) -> Iterator[Transcript]:
-    """`count` games of the demonstrator, on maps of the training split."""
+    """`count` games that the demonstrator plays on maps of the training split."""
     for number in range(count):
         env, rng, turns = _playing(2 * number, path), np.random.default_rng((seed, number)), []
         ended = False
@@ -112,7 +112,7 @@ def half_good(count: int, seed: int = 0, path: int = 0) -> Iterator[Transcript]:
 
 
 def demonstrated(tiles: Sequence[str], rng: np.random.Generator) -> int:
-    """The demonstrator's move, between these tiles (as `around` gives them)."""
+    """The demonstrator's move between these tiles, as `around` returns them."""
     avoided = ("", "H") if rng.random() < LOOKS and set(tiles) - {"", "H"} else ("",)
     likes = LIKES * [tile not in avoided for tile in tiles]
     return int(rng.choice(len(MOVES), p=likes / likes.sum()))

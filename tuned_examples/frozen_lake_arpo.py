@@ -1,27 +1,28 @@
-"""ARPO on FrozenLake without slipping, a text game, with a model of 0.37 million parameters, which it makes itself.
+"""ARPO on FrozenLake without slipping, a text game, with a model of 0.37 million parameters, which the recipe makes.
 
-A turn is a move. The model reads what its four neighbours are, each of which is one token; it sees no board. Each seed
-has its map, and no map of the evaluation occurs in training or in the demonstrations. Needs two CPU cores.
+A turn is a move. The model does not see the board: it reads its four neighbours, one token each. Each seed has its own
+map, and no map of the evaluation occurs in training or in the demonstrations. Needs two CPU cores.
 
 python -m tuned_examples.frozen_lake_arpo --seed 0
 python -m tuned_examples.frozen_lake_arpo --algo GRPO
-python -m tuned_examples.frozen_lake_arpo --num-initial-rollouts 2 --branch-width 7    # is not shown to gain
-python -m tuned_examples.frozen_lake_arpo --path 8    # eight moves come first, without a decision: forks pay
+python -m tuned_examples.frozen_lake_arpo --num-initial-rollouts 2 --branch-width 7    # no gain was found
+python -m tuned_examples.frozen_lake_arpo --path 8    # begins with eight moves without a choice: here forks pay
 
-Results on 128 held-out questions (88 different maps), greedy, with twelve moves at most; eight questions an iteration:
+Results on 128 held-out questions (88 different maps), greedy, at most twelve moves; eight questions an iteration:
 
     seed   accuracy before   after 6   after 12   after 24   minutes
     1      0.406             0.812     0.719      0.844      2.7
     2      0.406             0.719     0.719      0.719      2.5
     3      0.406             0.719     0.719      0.844      2.7
 
-On these questions a uniformly random player has 0.047 and the demonstrator 0.312. A player that goes right, or down
-where it cannot, and never into a hole that it sees, has 0.719; to do better, the model has to get out of dead ends.
+On these questions a uniformly random player reaches 0.047, and the demonstrator 0.312. A player that goes right where
+it can, otherwise down, and never into a hole that it sees, reaches 0.719. To do better, the model has to leave dead
+ends.
 
 All seeds share the cold start, which took 62 CPU seconds (3.2 minutes). A run took about 100 CPU seconds (seeds 2 and
-3, without Ray's own processes). Both cores were busy with other work, which had priority (load 12 to 19), so the
-minutes are too many. The settings were tried on seed 0 only. Float32, one thread each. Ten seeds with two optimizer
-steps an update, and other shapes of trees: docs/evidence.md.
+3, without Ray's own processes). Other work with priority kept both cores busy (load 12 to 19), so an idle machine needs
+fewer minutes. The settings were tuned on seed 0 only. The runs used float32 and one thread each. docs/evidence.md has
+ten seeds with two optimizer steps an update, and other shapes of trees.
 """
 
 import sys
@@ -37,14 +38,14 @@ from tuned_examples.frozen_lake import MAX_MOVES, MOVES, lake_model
 parser = add_arm_args(recipe_parser(stop_reward=1.0, stop_iters=24))
 parser.add_argument(
     "--path", type=int, choices=range(17), metavar="0-16", default=0,
-    help="the length of a path to the lake, without decisions",
+    help="the length of a path to the lake, on which there is nothing to choose",
 )  # fmt: skip
 parser.add_argument(
     "--evaluation-samples", type=int, choices=range(65), metavar="0-64", default=0,
-    help="trajectories a question; 0: a greedy one",
+    help="how many trajectories are sampled for a question; 0: one, decoded greedily",
 )  # fmt: skip
 parser.add_argument("--lr", type=float, default=4e-4, help="the learning rate")
-parser.add_argument("--num-threads", type=int, default=1, help="of the engine and of the learner")
+parser.add_argument("--num-threads", type=int, default=1, help="CPU threads of the engine, and of the learner")
 
 
 def make_model(args) -> str:
@@ -73,7 +74,7 @@ def make_config(model: str, args) -> ARPOConfig:
         .adaptive_rollout(
             max_tool_calls=MAX_MOVES + args.path,
             max_turn_tokens=4,
-            # Runs can be made again, and those with the same seed draw the same numbers.
+            # A run can be repeated, and runs with the same seed draw the same numbers.
             deterministic=True,
         )
         .training(lr=args.lr, max_tokens_per_pass=4096, learner_num_threads=args.num_threads)

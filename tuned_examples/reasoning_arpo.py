@@ -1,7 +1,7 @@
-"""ARPO on mathematical and knowledge-intensive questions with the authors' settings, for models from 3B to 8B.
+"""ARPO on questions of mathematics and knowledge with the authors' settings, for models from 3B to 8B.
 
-Starts from a cold-started model: fine-tune one of those below on tool-use transcripts first; `--model` decides which is
-trained. All have the same settings. They differ in the GPUs and in the memory that training needs:
+Training starts from a cold-started model: first fine-tune one of these on tool-use transcripts, then name it by
+`--model`. The settings are the same for all; the GPUs and the memory for training differ:
 
     model                               GPUs          training
     Qwen/Qwen2.5-3B-Instruct            8 of 40 GB     49 GB
@@ -13,32 +13,31 @@ trained. All have the same settings. They differ in the GPUs and in the memory t
     python tuned_examples/reasoning_arpo.py --model qwen3b --data train_10k.parquet --eval-data valid.parquet \\
         --index wiki.index --output qwen3b-arpo
 
-`--algo` with GRPO, DAPO, ReinforcePlusPlus, AEPO or TreeGRPO runs a baseline with the same settings but its own.
-`--help` lists all options; `authors.py` lists what differs from the authors' runs.
+`--algo` with GRPO, DAPO, ReinforcePlusPlus, AEPO or TreeGRPO runs a baseline, which keeps the settings of its own.
+`--help` lists all options, and `authors.py` all differences to the authors' runs.
 
 The cold start of the 3B model needs one GPU of 80 GB. Those of 7B and 8B need several GPUs (`accelerate launch
 --num_processes 8 -m rllib_arpo cold-start --fsdp ...`) or a LoRA (`--lora-rank 64`).
 
-Hardware: 8 GPUs of the size above, four learners and four engines. Training holds 16 bytes a parameter (fp32 weights,
-gradients and two Adam moments), of which FSDP2 gives each learner a quarter. The 3B model also fits on one GPU of
-80 GB (59 GB by `rllib-arpo doctor`), which engine and learner share; the engine sleeps during updates (slow; for trying
-things out):
+Hardware: 8 GPUs of the size above, for four learners and four engines. Training keeps 16 bytes a parameter (fp32
+weights, gradients and two Adam moments), and FSDP2 gives each learner a quarter of them. To try things out, one GPU of
+80 GB is enough for the 3B model (59 GB by `rllib-arpo doctor`). Engine and learner share it, and the engine sleeps
+during updates, which is slow:
 
     --num-learners 0 --num-gpus-per-learner 0.75 --num-env-runners 1 --num-gpus-per-env-runner 0.25
 
-Python programs run in bubblewrap, which needs user namespaces. In a container without them, say `--python-backend
-sandbox_fusion --python-url URL` or, if the container may be lost, `--python-backend unsafe`.
+Python programs run in bubblewrap, which needs user namespaces. In a container without them use `--python-backend
+sandbox_fusion --python-url URL` or, if you can afford to lose the container, `--python-backend unsafe`.
 
-A run is checkpointed, and evaluated on `--eval-data`, every 5 iterations. The folder `--output` keeps the last two
-checkpoints and the best one, by the accuracy on `--eval-data` or by the mean reward. A run that fails goes on at its
-last checkpoint, three times at most; after a kill the same command with `--resume` goes on. At the end the best
-checkpoint's model is in the folder `model` of `--output`, for `from_pretrained` and vLLM.
+Every 5 iterations the run writes a checkpoint and is evaluated on `--eval-data`. The folder `--output` keeps the last
+two checkpoints and the best one, by the accuracy on `--eval-data` or by the mean reward. A run that fails goes on at
+its last checkpoint, at most three times. If you kill it, the same command with `--resume` goes on. At the end the
+folder `model` in `--output` has the model of the best checkpoint, for `from_pretrained` and vLLM.
 
-Stops at a mean reward of 0.6 per trajectory or after 156 iterations, two epochs of train_10k.
-Not measured: needs 8 GPUs.
+A run stops at a mean reward of 0.6 per trajectory or after 156 iterations, which are two epochs of train_10k. Nobody
+has measured this recipe: it needs 8 GPUs.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
@@ -51,12 +50,18 @@ from tuned_examples.authors import REASONING_ITERATIONS, authors_config, gpu_rec
 parser = gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=REASONING_ITERATIONS)
 
 
-def make_config(args: argparse.Namespace) -> ARPOConfig:
-    return authors_config(args, task="arpo_mix", max_prompt_tokens=1536, max_response_tokens=4096, max_tool_calls=3)
+def make_model(args) -> str:
+    return args.model
+
+
+def make_config(model: str, args) -> ARPOConfig:
+    return authors_config(
+        model, args, task="arpo_mix", max_prompt_tokens=1536, max_response_tokens=4096, max_tool_calls=3
+    )
 
 
 if __name__ == "__main__":
     args = parser.parse_args()
     experiment = f"reasoning-{Path(args.model).name}"
     with run_terminal(args, experiment):
-        run_recipe(make_config(args), args, experiment, save_model=True)
+        run_recipe(make_config(make_model(args), args), args, experiment, save_model=True)

@@ -1,8 +1,8 @@
-"""Small new Llamas, cold-started on the texts of a task. Each is made once.
+"""Small Llamas that are made here and cold-started on the texts of a task. Each is made once.
 
-ARPO starts from a model that keeps the format and calls tools, but does not know how to use their answers. Therefore
-these models are tuned last on transcripts of an imperfect demonstrator: they are then sure of every step but the
-decisive ones.
+ARPO starts from a model that keeps the format and calls tools, but does not know how to use their answers. So the last
+stage tunes these models on transcripts of an imperfect demonstrator. They are then sure of every step except where they
+have to choose.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 #: (count, seed) -> transcripts.
 Rows = Callable[[int, int], Iterable[object]]
-#: Raise this version after a change of the weights that `mark` does not see: how new weights are drawn, the arguments
-#: of the trainer.
+#: Raise this version after a change of the weights that `mark` does not see, such as the way in which weights are drawn
+#: or an argument of the trainer.
 VERSION = 1
-#: Number of rows of a stage that represent all its rows in the mark of a model.
+#: How many rows stand for all rows of a stage in the mark of a model.
 MARKED_ROWS = 100
 END, PADDING = "<|end|>", "<|padding|>"
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
@@ -79,10 +79,9 @@ class SmallModel:
     """A small new Llama and its training stages.
 
     Attributes:
-        rope_theta: small, since the texts are short: more of a head's dimensions then distinguish neighbours.
-        num_backward_heads: heads of the first layer that initially attend to the token before (`look_back`). A model
-            needs such heads to continue a text as it went on after an earlier occurrence of a word, and a new model is
-            slow to discover them.
+        rope_theta: small because the texts are short: more dimensions of a head then tell neighbours apart.
+        num_backward_heads: heads of the first layer that attend to the token before at the start (`look_back`). With
+            such heads a model can continue a text as it went on after the same word before; learning them takes long.
     """
 
     hidden_size: int
@@ -123,7 +122,7 @@ class SmallModel:
         tokenizer.save_pretrained(folder)
 
     def random_model(self, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-        """The untrained model; its random numbers are torch's global ones."""
+        """The untrained model, drawn from torch's global random numbers."""
         from transformers import LlamaConfig, LlamaForCausalLM
 
         config = LlamaConfig(
@@ -199,7 +198,7 @@ def mark(
     tokenizer: PreTrainedTokenizerFast,
     rows: Mapping[str, Rows],
 ) -> str:
-    """Twelve digits that differ if the weights would; they depend on the settings and on the tokens of the stages."""
+    """Twelve digits that change with the weights; they depend on the settings and the tokens of the stages."""
     settings = [stage.settings("", "", "") for stage in stages]
     text = [repr((VERSION, recipe, settings)), tokenizer.backend_tokenizer.to_str(), str(tokenizer.chat_template)]
     for stage in stages:

@@ -1,6 +1,6 @@
-"""Cold-started models of the task "trails": a tiny one, made on the spot, and SmolLM2-135M. Each is made once.
+"""Cold-started models for the task "trails": a tiny one, which is made here, and SmolLM2-135M. Each is made once.
 
-python -m tuned_examples.trails_models small        # prints the folder of the model; makes it in some minutes
+python -m tuned_examples.trails_models small        # prints the folder; makes the model in some minutes
 python -m tuned_examples.trails_models smollm2
 """
 
@@ -20,7 +20,7 @@ from tuned_examples.trails_demonstrations import PERFECT, ROWS, transcripts
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-#: First it learns to read, then to be unsure at the decisive steps.
+#: First the model learns to read, then to be unsure where it has to choose.
 MODEL = SmallModel(
     hidden_size=160,
     num_layers=4,
@@ -60,7 +60,7 @@ def small_model(recipe: SmallModel = MODEL, cache_dir: str | Path | None = None,
 
 
 def cold_started_smollm2(cache_dir: str | Path | None = None) -> str:
-    """Folder of SmolLM2-135M-Instruct, tuned on transcripts of an imperfect demonstrator."""
+    """Folder of SmolLM2-135M-Instruct after a cold start on transcripts of an imperfect demonstrator."""
     from transformers import AutoTokenizer
 
     stage = ColdStart("imperfect", count=160, epochs=1, batch_size=4, lr=2e-4)

@@ -1,19 +1,19 @@
-"""ARPO on the trails task with a model of 1.3 million parameters, which it makes itself. Needs two CPU cores.
+"""ARPO on the trails task with a model of 1.3 million parameters, which the recipe makes. Needs two CPU cores.
 
-The small twin of `trails_smollm2_135m_arpo.py`, for studies with many seeds: release/evidence/study.py.
+It is `trails_smollm2_135m_arpo.py` with a small model, for studies with many seeds (release/evidence/study.py).
 
 python -m tuned_examples.trails_small_arpo --seed 0
 python -m tuned_examples.trails_small_arpo --algo GRPO
 python -m tuned_examples.trails_small_arpo --form late
 python -m tuned_examples.trails_small_arpo --branching random --random-fork-probability 0.3
 
-Results on 128 held-out questions, greedy, mean and standard deviation over ten seeds:
+Results on 128 held-out questions, decoded greedily; mean and standard deviation over ten seeds:
 
-    arm                accuracy after 24 updates   tool calls of these   accuracy after 10,000 calls
+    arm                accuracy after 24 updates   tool calls so far     accuracy after 10,000 calls
     default            0.948 ± 0.047               9,560                 0.952 ± 0.043
     --algo GRPO        0.924 ± 0.071               18,497                0.731 ± 0.109
 
-All fork rules and baselines, with the commands, the commits and the machines: docs/evidence.md.
+docs/evidence.md has all fork rules and baselines, with the commands, the commits and the machines.
 """
 
 import sys
@@ -29,9 +29,9 @@ from tuned_examples.decisive_steps import DecisiveSteps
 from tuned_examples.trails_models import small_model
 
 parser = add_arm_args(recipe_parser(stop_reward=1.0, stop_iters=24))
-parser.add_argument("--form", choices=FORMS, default=MAIN.name, help="of the trails: where they ask for decisions")
+parser.add_argument("--form", choices=FORMS, default=MAIN.name, help="of the trails: where the model has to choose")
 parser.add_argument("--lr", type=float, default=2e-4, help="the learning rate")
-parser.add_argument("--num-threads", type=int, default=1, help="of the engine and of the learner")
+parser.add_argument("--num-threads", type=int, default=1, help="CPU threads of the engine, and of the learner")
 
 
 def make_model(args) -> str:
@@ -62,7 +62,7 @@ def make_config(model: str, args) -> ARPOConfig:
         .adaptive_rollout(
             max_tool_calls=form.max_tool_calls,
             max_turn_tokens=24,
-            # Runs can be made again, and those with the same seed draw the same numbers.
+            # A run can be repeated, and runs with the same seed draw the same numbers.
             deterministic=True,
         )
         .training(

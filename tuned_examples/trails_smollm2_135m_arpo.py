@@ -1,19 +1,19 @@
-"""ARPO on the trails task: six searches, of which two decide. Needs two CPU cores. `make train` runs it.
+"""ARPO on the trails task: six searches; at two of them the model has to choose. `make train` runs it on two CPU cores.
 
-It first tunes SmolLM2-135M-Instruct on 160 transcripts of a demonstrator that keeps the format and takes the right hit
-in half of the cases (once, into the cache folder). The model is then sure of each step but the decisive ones: there the
-entropy rises, and there ARPO forks and learns which hit to follow. No name of the evaluation occurs in training or in
-the transcripts.
+The recipe first tunes SmolLM2-135M-Instruct, once, on 160 transcripts of a demonstrator that keeps the format and takes
+the right hit half of the time. The tuned model is sure of every step except where it has to choose. There its entropy
+rises, and ARPO forks and learns which hit to follow. No name of the evaluation occurs in training or in the
+transcripts.
 
     python -m tuned_examples.trails_smollm2_135m_arpo --seed 0
     python -m tuned_examples.trails_smollm2_135m_arpo --algo GRPO
 
-Stops at a mean reward of 0.95 per trajectory or after 8 iterations. tau is a little above alpha, so that rises of less
-than 0.27 nats over the window, which are noise, fork nothing. N = 2 and Z = 1 stay, since of the shapes that
-release/evidence/studies/shapes_smollm2.yaml compares none is shown to be better (docs/evidence.md).
-Result (seeds 0, 1, 2; two cores of an AMD EPYC with AVX-512, bf16): greedy accuracy on 64 held-out questions 0.219
-before, 0.719, 0.766 and 0.844 after 4 iterations, 0.953, 1.000 and 0.984 after 8, in 3.7 minutes. docs/run.md has
-the entropies.
+A run stops at a mean reward of 0.95 per trajectory or after 8 iterations. tau is a little above alpha: the entropy has
+to rise by 0.27 nats over the window, more than noise does, before anything forks. The recipe uses N = 2 and Z = 1,
+because none of the shapes in release/evidence/studies/shapes_smollm2.yaml was found to be better (docs/evidence.md).
+Result with seeds 0, 1 and 2 on two cores of an AMD EPYC with AVX-512, in bf16: greedy accuracy on 64 held-out questions
+is 0.219 before, 0.719, 0.766 and 0.844 after 4 iterations, and 0.953, 1.000 and 0.984 after 8, in 3.7 minutes.
+docs/run.md has the entropies.
 """
 
 import sys
@@ -30,7 +30,7 @@ from tuned_examples.entropy_figure import draw_entropy
 from tuned_examples.trails_models import cold_started_smollm2
 
 parser = add_arm_args(recipe_parser(stop_reward=0.95, stop_iters=8))
-parser.set_defaults(checkpoint_freq=2)  # For --resume; a run keeps the last two and the best, of 1.6 GB each.
+parser.set_defaults(checkpoint_freq=2)  # For --resume. A run keeps two checkpoints and the best, of 1.6 GB each.
 parser.add_argument(
     "--entropy-figure", metavar="FOLDER", help="first draw where the cold-started model is unsure; takes a minute"
 )

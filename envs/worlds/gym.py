@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -40,6 +41,8 @@ class GymWorld(World):
     def __init__(self, make: Callable[[], gym.Env], read: Read | None = None, show: Show | None = None):
         self._make, self._read, self._show = make, read, show
         self._env: gym.Env | None = None
+        if isinstance(read, ActionNames):
+            self.text_actions = read.names
 
     async def reset(self, question: Question) -> str:
         self._env = env = self._make()
@@ -114,22 +117,23 @@ def class_world(
         ValueError: the class does not take them.
     """
     if isinstance(read, Sequence) and not isinstance(read, str):
-        read = names_reader(read)
+        read = ActionNames(read)
     make = with_options(made, options, f"env_config['world']: {getattr(made, '__name__', 'options')}")
     return partial(GymWorld, make, function_named(read, "read"), function_named(show, "show"))
 
 
-def names_reader(names: Sequence[str]) -> Read:
+@dataclass(frozen=True, slots=True)
+class ActionNames:
     """Reads the name of an action, in any case, as its number."""
-    numbers = {name.casefold(): number for number, name in enumerate(names)}
 
-    def read(text: str) -> int:
+    names: Sequence[str]
+
+    def __call__(self, text: str) -> int:
+        numbers = {name.casefold(): number for number, name in enumerate(self.names)}
         number = numbers.get(text.strip().casefold())
         if number is None:
-            raise ToolError(f"Write one of these words: {', '.join(names)}.")
+            raise ToolError(f"Write one of these words: {', '.join(self.names)}.")
         return number
-
-    return read
 
 
 def _takes_env(show: Show) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -119,6 +119,7 @@ class World(ABC):
     Attributes:
         tools: name -> JSON schema of a call's arguments, an object; its "description" is the tool's.
         takes_text: whether a turn without a call is also an action. Otherwise such a turn ends the trajectory.
+        text_actions: the texts that are actions, if they can be listed; the scripted engine writes them.
         takes_turns: whether every turn that keeps the protocol is an action, a `WholeTurn`; `reset` then returns an
             `Opening`.
         stateless: whether an answer depends on its action alone; then another world need not repeat earlier actions.
@@ -133,6 +134,7 @@ class World(ABC):
 
     tools: Mapping[str, Mapping[str, Any]] = {}
     takes_text: bool = False
+    text_actions: Sequence[str] = ()
     takes_turns: bool = False
     stateless: bool = False
     pays_by_replies: bool = False

@@ -4,15 +4,15 @@
     python -m release.evidence.study --table release/evidence/results/trails-small.parquet
     python -m release.evidence.study my_study.yaml --table DIR/rows.parquet
 
-After an interruption the same command continues: it keeps finished runs, if their settings are still those of the
-study's file, and starts unfinished runs again. DIR gets the rows and the log of each run, `rows.parquet` with the rows
-of all finished runs, `tables.md` and `curves.png`. `--table` runs nothing. The exit status is 1 if a run failed.
+The same command goes on where it was stopped: it keeps finished runs, if their settings are still those of the study's
+file, and begins a run again that was cut off. Before anything runs it makes the models and checks the configuration of
+every arm. DIR gets the rows and the log of each run, `rows.parquet` with the rows of all finished runs, `tables.md` and
+`curves.png`. `--table` runs nothing. The exit status is 1 if a run failed.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import math
 import os
 import shlex
@@ -20,7 +20,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -41,8 +41,10 @@ from release.evidence.study_rows import (
     write_table,
 )
 from release.evidence.study_table import all_tables, draw_curves
+from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.metric import number_at
 from rllib_arpo.files import take_lock
+from rllib_arpo.recipes.contract import load_recipe
 from rllib_arpo.tracking.machine import commit, git_says, machine, versions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -51,7 +53,7 @@ POLL_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run, whose rows are in the folder `output`."""
+    """One run; its rows are in the folder `output`."""
 
     study: Study
     arm: Arm
@@ -71,7 +73,7 @@ class Job:
 
     @property
     def source(self) -> Job | None:
-        """The run whose fork rate this run takes."""
+        """The run whose fork rate this one takes."""
         name = self.arm.fork_rate_of
         return None if name is None else Job(self.study, self.study.arms[name], self.seed, self.output)
 
@@ -80,7 +82,7 @@ class Job:
         return self.source is None or self.source.is_finished
 
     def check(self) -> None:
-        """Raises a ValueError if existing rows, or the source's, have other settings, version or fork rate."""
+        """Raises ValueError if rows of this run or its source have other settings, another version or fork rate."""
         if self.source is not None:
             self.source.check()
         rows = read_run(self.path)
@@ -95,10 +97,10 @@ class Job:
 
 
 def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | None, output: Path) -> list[Job]:
-    """The runs, each once and seed by seed, so unfinished studies already have pairs.
+    """The runs seed by seed, so finished runs can be paired early; each once.
 
     Args:
-        arms: None: all arms.
+        arms: their names; None: all.
         seeds: None: each arm's own seeds.
 
     Raises:
@@ -109,24 +111,22 @@ def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | Non
 
 
 def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subprocess.Popen]) -> list[Job]:
-    """Runs those of `jobs` that are missing, in their order; one that needs another's fork rate waits for it.
-
-    The first one runs alone, because it makes the model that all start from.
+    """Runs the missing ones of `jobs` in order; a run that needs the fork rate of another one waits for it.
 
     Returns:
         the runs that failed, and those that waited for one that failed.
 
     Raises:
-        ValueError: the folder has rows of other settings; nothing was started.
+        ValueError: the folder has rows from other settings; nothing was started.
     """
     for job in jobs:
         job.check()
     pending, failed = [job for job in jobs if not job.is_finished], []
     running: list[tuple[Job, subprocess.Popen]] = []
-    first, begin, total = True, time.monotonic(), len(pending)
+    begin, total = time.monotonic(), len(pending)
     try:
         while pending or running:
-            free = (1 if first else at_a_time) - len(running)
+            free = at_a_time - len(running)
             for job in [job for job in pending if job.can_start][:free]:
                 pending.remove(job)
                 running.append((job, start(job)))
@@ -135,7 +135,6 @@ def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subp
                 return [*failed, *pending]
             time.sleep(POLL_S)
             for job, process in [one for one in running if one[1].poll() is not None]:
-                first = False
                 running.remove((job, process))
                 failed += [job] if process.returncode else []
                 outcome = f"failed, see {job.path.with_suffix('.log')}" if process.returncode else "done"
@@ -148,15 +147,15 @@ def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subp
 
 
 def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Popen]:
-    """Returns a function that starts a run in its own process with a log; such processes share the cores.
+    """A function that starts a run in its own process and sends the output to the run's log; processes share the cores.
 
-    The processes keep the current folder, where a user's recipe may be.
+    The process stays in the current folder, where a user's recipe may lie.
 
     Args:
         lock: each run holds it until it ends.
 
     Raises:
-        ValueError: runs of an earlier call, which itself may have been killed, still write into the folder.
+        ValueError: runs of an earlier call still write into the folder, even if the call itself was killed.
     """
     folder = Path(lock.name).parent
     take_lock(lock, f"{folder}: runs of an earlier call still write into it; wait for them, or end them.")
@@ -176,9 +175,10 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
 
 
 def run_study(study: Study, args: argparse.Namespace) -> int:
-    """Runs what is missing, and shows all results; returns the number of runs that failed."""
+    """Runs what is missing, shows what there is, and returns how many runs failed."""
     jobs = jobs_of(study, args.arms, args.seeds, args.output)
     args.output.mkdir(parents=True, exist_ok=True)
+    check_arms(study, {job.arm.name: job.arm for job in jobs if not job.is_finished}.values())
     with (args.output / "lock").open("w") as lock:
         failed = run_missing(jobs, study.jobs, process_of(lock, study.jobs))
     rows = read_output(args.output)
@@ -191,7 +191,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
 
 
 def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
-    """Prints the tables of the chosen arms, and writes tables and curves into `args.output`, if it is given."""
+    """Prints the tables of the chosen arms, and writes them with the curves to `args.output` if it is given."""
     chosen = [row for row in rows if args.arms is None or row["arm"] in args.arms]
     tables = all_tables(chosen, args.baseline or study.baseline, study.accuracies_to_reach, study.calls)
     print(tables)
@@ -205,10 +205,10 @@ def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
 def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
     """Trains and writes the rows; evaluates before training and after every `arm.evaluate_every`-th iteration.
 
-    First it deletes the rows of a killed run of this arm and seed.
+    First it deletes the rows that a killed run of this arm and seed has left.
     """
     arguments = arguments_of(study, arm, seed, output)
-    algorithm = make_algorithm(study.recipe, [*arguments, "--seed", str(seed)])
+    algorithm = arm_config_of(study, [*arguments, "--seed", str(seed)]).build_algo()
     path = run_path(output, arm.name, seed)
     path.unlink(missing_ok=True)
     own = {"study": study.name, "arm": arm.name, "seed": seed, "last_iteration": arm.iterations}
@@ -224,29 +224,40 @@ def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
 
 
 def arguments_of(study: Study, arm: Arm, seed: int, output: Path) -> list[str]:
-    """The recipe's arguments, with the fork rate of another run in `output` if the arm needs one."""
+    """The recipe's arguments, with the fork rate of the run in `output` that the arm takes it from."""
     source = arm.fork_rate_of
     rate = None if source is None else fork_rate(read_run(run_path(output, source, seed)))
     return study.all_arguments(arm, rate)
 
 
-def make_algorithm(recipe_name: str, arguments: Sequence[str]) -> Any:
-    """The recipe's algorithm, which is evaluated when it is asked for that.
+def check_arms(study: Study, arms: Iterable[Arm]) -> None:
+    """Makes the arms' models, if they are not there, and checks the configurations before anything runs.
 
-    Args:
-        recipe_name: a module with `parser`, `make_model(args)` and `make_config(model, args)`.
+    Raises:
+        ValueError: one is wrong, or this machine cannot run it.
     """
-    recipe = importlib.import_module(recipe_name)
+    for arm in arms:
+        rate = None if arm.fork_rate_of is None else 0.5  # Not known yet; any rate will do.
+        try:
+            arm_config_of(study, study.all_arguments(arm, rate)).validate()
+        except ValueError as error:
+            raise ValueError(f"arm {arm.name}: {error}") from error
+
+
+def arm_config_of(study: Study, arguments: Sequence[str]) -> ARPOConfig:
+    """The recipe's configuration; it evaluates only when the study asks."""
+    recipe = load_recipe(study.recipe)
+    recipe.parser.prog = study.recipe
     args = recipe.parser.parse_args(list(arguments))
-    return recipe.make_config(recipe.make_model(args), args).evaluation(evaluation_interval=None).build_algo()
+    return recipe.make_config(recipe.make_model(args), args).evaluation(evaluation_interval=None)
 
 
 def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
-    """Trains an iteration: adds to the totals, and returns the iteration's own figures."""
+    """Trains one iteration: adds to the totals, and returns the figures of this iteration."""
     begin, cpu_begin = time.perf_counter(), time.process_time()
     result = algorithm.train()
     totals["seconds"] += time.perf_counter() - begin
-    # The CPU time of engines in other processes is not known here.
+    # The CPU seconds of engines in other processes are not known here.
     alone = algorithm.config.num_env_runners == 0
     totals["cpu_seconds"] = totals["cpu_seconds"] + time.process_time() - cpu_begin if alone else None
     rollout = result["env_runners"]
@@ -261,7 +272,7 @@ def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
-    """The number at `path`. RLlib reports NaN for metrics that only an earlier iteration had."""
+    """The number at `path`; RLlib reports NaN for a metric that only earlier iterations had."""
     value = number_at(result, *path)
     return None if value is None or math.isinf(value) else value
 
@@ -286,13 +297,15 @@ def package_version() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("study", type=Path, nargs="?", help="a file in release/evidence/studies, or your own")
-    parser.add_argument("--output", type=Path, help="folder of the runs")
-    parser.add_argument("--arms", nargs="+", help="default: all arms")
+    parser.add_argument("study", type=Path, nargs="?", help="a file of release/evidence/studies, or one of your own")
+    parser.add_argument("--output", type=Path, help="the folder of the runs")
+    parser.add_argument("--arms", nargs="+", help="the arms to run or show; default: all")
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")
-    parser.add_argument("--seeds", nargs="+", type=int, help="default: the study's seeds")
-    parser.add_argument("--table", type=Path, metavar="ROWS", help="print the tables of a .parquet file; run nothing")
-    parser.add_argument("--here", action="store_true", help="do a single run, in this process")
+    parser.add_argument("--seeds", nargs="+", type=int, help="the seeds to run; default: those of the study")
+    parser.add_argument(
+        "--table", type=Path, metavar="ROWS", help="print the tables of this .parquet file and run nothing"
+    )
+    parser.add_argument("--here", action="store_true", help="run one job in this process")
     args = parser.parse_args()
     if args.table is None and (args.study is None or args.output is None):
         parser.error("give a study and --output, or --table.")
@@ -308,7 +321,7 @@ def main() -> int:
             return int(run_study(study, args) > 0)
         else:
             show(study, rows, args)
-    except (ValueError, OSError) as error:
+    except (ValueError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     if args.here:

@@ -14,10 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 PROGRAM = "rllib-arpo"
-#: Exit status: the command line or its data is wrong.
-WRONG = 2
-
-
 #: Command -> its line in the list of all commands.
 COMMANDS = {
     "evaluate": "score models on tasks, with the sampler and the tools of training",
@@ -57,7 +53,7 @@ def run_command(name: str, argv: Sequence[str]) -> int:
     module.add_arguments(parser)
     args = parser.parse_args(argv)
     # Not earlier: importing the command's module takes longer than printing help.
-    from rllib_arpo.errors import INTERRUPTED, CommandError
+    from rllib_arpo.errors import INTERRUPTED, WRONG, CommandError
     from rllib_arpo.terminal import printable
 
     try:

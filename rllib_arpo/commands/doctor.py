@@ -4,20 +4,18 @@
     rllib-arpo doctor tuned_examples/reasoning_arpo.py --model M --data D --gpu-memory-gb 80
     rllib-arpo doctor --rows tuned_examples/reasoning_arpo.py --model M --data D
 
-With a recipe and its arguments it also computes the memory that the run needs, and compares it with the GPUs of this
-machine, or with GPUs of the size that the option --gpu-memory-gb gives. It starts neither Ray nor an engine, and loads
-no weights. That a run fits means its memory only: the command does not validate the configuration, which training does.
-With --rows it also asks every question of the data once, as training would. The exit status is 1 if training would not
-work on this machine or in this memory, and 0 otherwise.
+With a recipe and its arguments the command also computes the memory that the run needs, and compares it with the GPUs
+of this machine or with GPUs of the size in --gpu-memory-gb. It starts neither Ray nor an engine. A recipe that makes
+its own model makes it first, unless --model names one. The command checks only the memory; training validates the rest
+of the configuration. With --rows it also asks every question of the data once, as training would. The exit status is 1
+if training would not work on this machine or in this memory, and 0 otherwise.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import inspect
-import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -29,6 +27,8 @@ from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.prompt import asked_alone, build_prompt
 from rllib_arpo.envs.registry import ENVIRONMENTS, with_task
 from rllib_arpo.errors import CommandError, command_errors
+from rllib_arpo.recipes.contract import load_recipe
+from rllib_arpo.recipes.run import use_arguments
 from rllib_arpo.rollout.make_env import complete_env_config
 
 if TYPE_CHECKING:
@@ -43,24 +43,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gpu-memory-gb",
         type=float,
         metavar="GB",
-        help="compare the recipe's run with GPUs of so many GB (10^9 bytes), not with those of this machine",
+        help="compare the run with GPUs of this many GB (10^9 bytes) instead of the GPUs of this machine",
     )
     parser.add_argument(
-        "--rows", action="store_true", help="find the rows of the recipe's data that cannot be asked; reads all of them"
+        "--rows", action="store_true", help="also find the rows of the recipe's data that cannot be asked; reads all"
     )
     parser.add_argument(
         "recipe",
         nargs=argparse.REMAINDER,
         metavar="RECIPE ...",
-        help="a tuned example and its own arguments; only the memory of its run is checked, not its other settings",
+        help="a recipe (its file or its module) and its own arguments; only the memory of its run is checked",
     )
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     if args.gpu_memory_gb is not None and not args.recipe:
-        raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: give the recipe whose run needs such GPUs.")
+        raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: name the recipe whose run needs such GPUs.")
     if args.rows and not args.recipe:
-        raise CommandError("--rows: give the recipe whose data are to be read.")
+        raise CommandError("--rows: name the recipe whose data it should read.")
     memory = memory_of_this_machine()
     checks = machine_checks(memory)
     print(report(checks))
@@ -72,52 +72,40 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 def _budget(command: Sequence[str], memory: Memory, gpu_memory_gb: float | None, rows: bool) -> tuple[str, list[Check]]:
-    """The budget's text and its checks, of a recipe's file and arguments; `rows`: those of the data as well."""
+    """The budget of a recipe's run as a text, and its checks; with `rows` also the checks of the data."""
     with command_errors():
         recipe = load_recipe(command[0])
         args = parse_arguments(recipe, command[1:], gpu_memory_gb)
         if args.gpu_memory_gb is not None and not 0 < args.gpu_memory_gb < float("inf"):
             raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: must be a positive number.")
-        config = recipe.make_config(args)
+        config = recipe_config(recipe, args, len(memory.gpus) or int(args.gpu_memory_gb is not None))
         run = decide(read_run(config), memory, args.gpu_memory_gb)
         of_data = data_checks(config) if rows else []
     text = budget_text(run, gpu_memory(memory, args.gpu_memory_gb))
     return text, budget_checks(run, memory, args.gpu_memory_gb) + of_data
 
 
-def load_recipe(path: str) -> ModuleType:
-    """The module of a recipe, which has `parser` and `make_config(args)`.
-
-    Raises:
-        ValueError: the file is not such a recipe.
-    """
-    if not Path(path).is_file():
-        raise ValueError(f"The recipe {path!r} does not exist.")
-    # With a prefix, since a recipe's name may be that of another module.
-    spec = importlib.util.spec_from_file_location(f"rllib_arpo_recipe_{Path(path).stem}", path)
-    if spec is None or spec.loader is None:
-        raise ValueError(f"The recipe {path!r} is not a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    # As an import does: dataclasses and pickle look for the module of a class there.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    if missing := [name for name in ("parser", "make_config") if not hasattr(module, name)]:
-        raise ValueError(f"The recipe {path!r} has no {missing[0]!r}.")
-    if len(inspect.signature(module.make_config).parameters) != 1:
-        raise ValueError(f"The recipe {path!r} chooses its own model: give a recipe that takes --model.")
-    return module
-
-
 def parse_arguments(recipe: ModuleType, argv: Sequence[str], gpu_memory_gb: float | None) -> argparse.Namespace:
-    """The recipe's arguments; the doctor's own `--gpu-memory-gb` may be among them."""
-    parser: argparse.ArgumentParser = recipe.parser
-    parser.prog = f"rllib-arpo doctor {Path(str(recipe.__file__)).name}"
+    """The recipe's arguments. They may include the doctor's own `--gpu-memory-gb`, and `--model` for any recipe."""
+    prog = f"rllib-arpo doctor {Path(str(recipe.__file__)).name}"
+    parser = argparse.ArgumentParser(prog=prog, parents=[recipe.parser], add_help=False, allow_abbrev=False)
     parser.add_argument("--gpu-memory-gb", type=float, default=gpu_memory_gb, help="GB (10^9 bytes) of each GPU")
+    with suppress(argparse.ArgumentError):  # The recipe has this option itself.
+        parser.add_argument("--model", help="check a run of this model instead of the one that the recipe makes")
     return parser.parse_args(argv)
 
 
+def recipe_config(recipe: ModuleType, args: argparse.Namespace, num_gpus: int) -> ARPOConfig:
+    """The configuration of a recipe's run on a machine with this number of GPUs; makes the model if it must."""
+    if args.model is None:
+        print("The recipe makes its model now if it is not there yet; --model checks another one.", flush=True)
+    config: ARPOConfig = recipe.make_config(args.model or recipe.make_model(args), args)
+    use_arguments(config, args, num_gpus)
+    return config
+
+
 def data_checks(config: ARPOConfig) -> list[Check]:
-    """A line for the questions of training, and one for those of evaluation.
+    """A check of the training questions, and one of the evaluation questions.
 
     Raises:
         ValueError: the environment or its data are wrong as a whole.

@@ -1,4 +1,4 @@
-"""Writes an environment to begin with: a class, rows, a configuration, tests and a README that run.
+"""Writes an environment to begin with: a class, rows, a recipe, tests and a README, all of which run.
 
 rllib-arpo new DIR
 """

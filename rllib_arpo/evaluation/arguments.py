@@ -47,7 +47,7 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     add("--question-deadline", dest="question_deadline_s", type=float, default=defaults.question_deadline_s,
         help="seconds after which a question's unfinished samples are cut off")  # fmt: skip
     add("--entropy-estimator", choices=ENTROPY_ESTIMATORS, default=defaults.entropy_estimator, help="as in ARPOConfig")
-    add("--engine", default=defaults.engine, help="vllm, or scripted (a toy for tests)")
+    add("--engine", default=defaults.engine, help="vllm, or scripted, which has no model and calls the tools at random")
     add("--engine-kwargs", default="{}", help="more engine arguments, for vLLM its EngineArgs: JSON, or a file")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the dtype that is fast on this machine")
     add("--num-threads", type=positive, help="CPU threads of the engine; default: all")

@@ -15,6 +15,7 @@ from rllib_arpo.core.tree import Trajectory
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
 from rllib_arpo.engine.engine_thread import EngineThread
+from rllib_arpo.engine.scripted_engine import ScriptedEngine
 from rllib_arpo.envs.protocols.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer
 from rllib_arpo.envs.question import QA, Question
@@ -192,6 +193,8 @@ def ask(
         RuntimeError: the environment failed outside any trajectory; the message has the traceback.
     """
     env = arm.first_env
+    if isinstance(engine, ScriptedEngine):
+        engine.play(env)
     others = (env.another() for _ in range(min(in_flight, len(numbers)) - 1))
     envs = [env, *(other for other in others if other is not None)]
     with QuestionLoop(engine, thread, on_progress) as loop:

@@ -40,7 +40,12 @@ LANGUAGE_MODEL = {
     "max_context_tokens": Option(
         4096, "maximum tokens of prompt and response together.", at_least(1), Reader.ENV_RUNNER
     ),
-    "engine": Option("vllm", '"vllm" or "scripted" (a toy for tests).', name_in(ENGINES), Reader.ENV_RUNNER),
+    "engine": Option(
+        "vllm",
+        '"vllm", or "scripted", which has no model and calls the tools at random.',
+        name_in(ENGINES),
+        Reader.ENV_RUNNER,
+    ),
     "engine_kwargs": Option({}, "more engine arguments; for vLLM its `EngineArgs`.", a_dict(), Reader.ENV_RUNNER),
     "engine_num_threads": Option(
         None,

@@ -4,7 +4,7 @@ import copy
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, TypeVar, cast
@@ -116,14 +116,19 @@ def sets(method: Method) -> Callable[[Function], Function]:
 
         @functools.wraps(function)
         def checked(self: AlgorithmConfig, **keywords: Any) -> Any:
-            for key in keywords:
-                if key not in known:
-                    raise TypeError(f"{name}: {key!r} is not a keyword of this method.{did_you_mean(key, known)}")
+            check_keywords(name, keywords, known)
             return function(self, **keywords)
 
         return cast(Function, checked)
 
     return decorate
+
+
+def check_keywords(method: str, keywords: Iterable[str], known: Sequence[str]) -> None:
+    """Raises a TypeError, with the nearest known name, if `method` does not have one of these keywords."""
+    for key in keywords:
+        if key not in known:
+            raise TypeError(f"{method}: {key!r} is not a keyword of this method.{did_you_mean(key, known)}")
 
 
 def _entry(name: str, option: Option) -> str:

@@ -94,7 +94,18 @@ _option = partial(Option, reader=Reader.TRAINING)
 
 TRAINING = {
     "questions_per_batch": _option(128, "questions per iteration.", at_least(1)),
-    "questions_per_minibatch": _option(16, "questions per optimizer step.", at_least(1)),
+    "questions_per_minibatch": _option(
+        16,
+        "questions per optimizer step.",
+        at_least(1),
+        needs=(
+            Need(
+                "must divide questions_per_batch={questions_per_batch}, so that no optimizer step has fewer questions",
+                lambda c: c.questions_per_batch % min(c.questions_per_minibatch, c.questions_per_batch) == 0,
+                {"questions_per_minibatch": 100},
+            ),
+        ),
+    ),
     "max_tokens_per_pass": _option(
         16384,
         "unique tokens per forward pass; gradients accumulate over a minibatch's passes.",

@@ -1,6 +1,7 @@
-"""The common parts of the tuned examples.
+"""What recipes share.
 
-`command_line` has their options, `run` the runner (`checkpoints`, `gpus`), and `run_screen` what a person sees.
+`contract` says what a recipe is, `command_line` has its options, `run` (with `checkpoints` and `gpus`) runs it, and
+`run_screen` is what a person sees.
 """
 
 from rllib_arpo.recipes.command_line import add_arm_args, arm_config, recipe_parser

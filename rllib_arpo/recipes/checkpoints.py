@@ -1,6 +1,6 @@
-"""The checkpoints of a recipe's run: which are whole, the best one, and the one at which a run goes on.
+"""The checkpoints of a recipe's run: which are whole, which is the best, and where a resumed run goes on.
 
-The folder of a run has the folder of the trial (`TRIAL`), with Tune's last checkpoints, and beside it the best one and
+A run's folder holds the trial's folder (`TRIAL`) with Tune's last checkpoints, and beside it the best checkpoint and
 the one at which the run went on last.
 """
 
@@ -22,26 +22,27 @@ from rllib_arpo.envs.support.data_files import parse_json
 from rllib_arpo.files import check_all_files, replace_file, write_json
 from rllib_arpo.terminal import say
 
-#: The trial's folder in the folder of a run; a run that is resumed has the same.
+#: The trial's folder in the folder of a run; a resumed run keeps it.
 TRIAL = "trial"
 #: A link in the run's folder to the folder of the best checkpoint.
 BEST = "best_checkpoint"
-#: Begins the name of the checkpoint at which a run went on.
+#: The beginning of the name of the checkpoint at which a run went on.
 RESUMED = "resumed_at"
-#: File in the folder of the best one: its iteration and its value.
+#: File in the folder of the best checkpoint, with its iteration and its value.
 SCORE = "score.json"
-#: File in a checkpoint whose other files are complete: its iteration.
+#: File in a checkpoint whose other files are complete, with its iteration.
 WHOLE = "whole.json"
 
 
 class KeepCheckpoints(Callback):
-    """Marks whole checkpoints, and keeps the one with the largest value of a metric beside Tune's last ones.
+    """Marks whole checkpoints, and keeps the one with the largest value of a metric beside the last ones.
 
-    With a score, Tune itself would keep the best ones and only one of the last. Files are linked where the disk can do
-    that, and otherwise copied. Checkpoints of iterations without the metric do not count; of equal ones the last does.
+    With a score, Tune would keep the best checkpoints and only one of the last. Files are linked if the disk can do
+    that, otherwise copied. A checkpoint of an iteration without the metric does not count, and the last of equal ones
+    wins.
 
     Args:
-        metric: its place in the result, such as "env_runners/episode_return_mean".
+        metric: where it is in the result, such as "env_runners/episode_return_mean".
     """
 
     def __init__(self, metric: str):
@@ -52,7 +53,7 @@ class KeepCheckpoints(Callback):
         self._trial = trial
 
     def interrupt(self) -> None:
-        """Saves the results of a run that ends at once."""
+        """Saves the results of a run that is about to end."""
         if self._trial is not None:
             _save_results(self._trial, Path(self._trial.path))
 
@@ -74,7 +75,7 @@ def mark_whole(checkpoint: Path, iteration: int) -> None:
 
 
 def iteration_of(checkpoint: Path) -> int | None:
-    """The iteration of a checkpoint that was completed; None: a kill has left a part of one."""
+    """The iteration of a complete checkpoint; None if a kill left only a part of it."""
     try:
         return int(json.loads((checkpoint / WHOLE).read_text())["iteration"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -82,14 +83,14 @@ def iteration_of(checkpoint: Path) -> int | None:
 
 
 def take_newest(run: Path) -> Path:
-    """Prepares a run to go on: returns its newest whole checkpoint, out of Tune's way.
+    """Prepares a run to go on: moves its newest whole checkpoint out of Tune's way, and returns it.
 
-    Tune numbers the checkpoints from 0 again, so all of them leave the trial's folder. Results of later iterations,
-    which are made again, and the trial's error are removed. A kill at any moment leaves the checkpoint where the next
-    call finds it.
+    Tune numbers the checkpoints from 0 again, so all of them leave the trial's folder. The trial's error is removed,
+    and so are the results of later iterations, which the run makes again. Whenever a kill comes, the next call finds
+    the checkpoint.
 
     Raises:
-        ValueError: no checkpoint was completed, or the files of each are damaged now.
+        ValueError: no checkpoint is complete and undamaged.
         DataError: a row of the results is damaged.
     """
     found = [*run.glob(f"{TRIAL}/checkpoint_*"), *run.glob(f"{RESUMED}_*")]
@@ -126,7 +127,7 @@ def read_score(run: Path) -> dict[str, Any] | None:
 
 
 def _save_results(trial: Trial, folder: Path) -> None:
-    """Copies the results so far into the trial's folder; Tune does so now and then, and a kill would lose the last."""
+    """Copies the results so far into the trial's folder. Tune does so now and then, and a kill would lose the rest."""
     for name in (EXPR_PARAM_FILE, EXPR_RESULT_FILE, EXPR_PROGRESS_FILE):
         written = Path(trial.local_path or folder, name)
         if written.is_file():
@@ -135,7 +136,7 @@ def _save_results(trial: Trial, folder: Path) -> None:
 
 
 def _cut_results(trial: Path, iteration: int) -> None:
-    """Removes the results that come after an iteration, and what a kill has left of a row."""
+    """Removes the results after an iteration, and the part of a row that a kill may have left."""
     path, progress = trial / EXPR_RESULT_FILE, trial / EXPR_PROGRESS_FILE
     if not path.is_file():
         return
@@ -150,8 +151,8 @@ def _cut_results(trial: Path, iteration: int) -> None:
 
 
 def _keep(checkpoint: Path, run: Path, score: Mapping[str, Any]) -> None:
-    """Makes `checkpoint` the best one: its files first, the link to them at once, so that a kill leaves one of both."""
-    # A new name: a resumed run may have the best one in the same iteration again.
+    """Makes `checkpoint` the best one. The link changes in one step, so a kill leaves the old one or the new one."""
+    # The name is new because a resumed run may find the best one in the same iteration again.
     folder = Path(tempfile.mkdtemp(prefix=f"{BEST}_{score['iteration']:06d}_", dir=run))
     shutil.copytree(checkpoint, folder, copy_function=_link, dirs_exist_ok=True)
     (folder / SCORE).write_text(json.dumps(score))

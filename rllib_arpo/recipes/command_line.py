@@ -1,4 +1,4 @@
-"""The options of recipes: of every run, and of those that differ in their algorithm, their fork rule and their seed."""
+"""The options of recipes: those of every run, and those that choose the algorithm, the fork rule and the seed."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ from rllib_arpo.options.adaptive_rollout import ADAPTIVE_ROLLOUT
 from rllib_arpo.options.tables import OPTIONS
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
-#: Keys of the configuration that every recipe has as options, by the type of their values.
+#: Keys of the configuration that are options of every recipe, by the type of their values.
 CONFIG_KEYS = {
     int: (
         "num_env_runners", "num_envs_per_env_runner", "num_learners",
@@ -25,35 +25,35 @@ CONFIG_KEYS = {
 
 
 def recipe_parser(stop_reward: float, stop_iters: int, **defaults: Any) -> argparse.ArgumentParser:
-    """The options of RLlib's examples that have an effect here, and those of a run that can be resumed.
+    """A parser with the options of RLlib's examples that have an effect here, and those for resuming a run.
 
     Args:
         stop_reward, stop_iters: defaults.
-        defaults: further defaults; without one, the recipe's configuration says what holds.
+        defaults: further defaults; an option without one leaves its key to the recipe's configuration.
     """
     parser = argparse.ArgumentParser(allow_abbrev=False)
     add = parser.add_argument
-    add("--algo", choices=ALGORITHMS, default=ALGORITHMS[0], help="those after the first: baselines")
+    add("--algo", choices=ALGORITHMS, default=ALGORITHMS[0], help="ARPO, or a baseline")
     add("--stop-reward", type=float, default=stop_reward, help="the mean reward at which the run ends")
-    add("--stop-iters", type=int, default=stop_iters, help="iterations after which the run ends")
-    add("--output", type=os.path.abspath, help="folder of the run; default: a new one in ~/ray_results, by algorithm")
-    add("--resume", action="store_true", help="go on with the run in --output, at its newest whole checkpoint")
-    add("--max-failures", type=int, default=0, help="how often a run that fails goes on at its last checkpoint")
+    add("--stop-iters", "--iterations", type=int, default=stop_iters, help="the iteration after which the run ends")
+    add("--output", type=os.path.abspath, help="the run's folder; default: a new one in ~/ray_results")
+    add("--resume", action="store_true", help="go on with the run in --output at its newest whole checkpoint")
+    add("--max-failures", type=int, default=0, help="how often a run may fail and go on at its last checkpoint")
     add("--checkpoint-freq", type=int, default=0, help="iterations between checkpoints; 0: none")
     add("--checkpoint-at-end", action="store_true", help="also keep a checkpoint of the last iteration")
     add("--as-test", action="store_true", help="fail if the run ends below --stop-reward")
     add("--no-tune", action="store_true", help="train in this process, without checkpoints and further tries")
-    add("--num-cpus", type=int, default=0, help="of the Ray that the run starts; 0: all of the machine")
-    add("--log-level", choices=("DEBUG", "INFO", "WARN", "ERROR"), help="of RLlib")
-    add("--verbose", type=int, default=0, help="Tune's own tables: 1 or 2")
+    add("--num-cpus", type=int, default=0, help="CPUs of the Ray that the run starts; 0: all of this machine")
+    add("--log-level", choices=("DEBUG", "INFO", "WARN", "ERROR"), help="RLlib's log level")
+    add("--verbose", type=int, default=0, help="1 or 2 shows Tune's own tables")
     for kind, keys in CONFIG_KEYS.items():
         for key in keys:
-            add(_flag(key), type=kind, help=f"`{key}` of the configuration; default: the recipe's")
+            add(_flag(key), type=kind, help=f"the key `{key}` of the configuration; default: the recipe's value")
     parser.set_defaults(**defaults)
     return parser
 
 
-#: Share of the longest response over which the overlong penalty falls, as in DAPO's paper (4,096 of 20,480).
+#: The overlong penalty falls over one part in this many of the longest response, as in DAPO's paper (4,096 of 20,480).
 OVERLONG_SHARE = 5
 
 
@@ -65,7 +65,7 @@ def _value(text: str) -> float | str:
     return text
 
 
-#: Options of `ARPOConfig` that the command line has under the same names.
+#: Options of `ARPOConfig` that are on the command line under the same names.
 ARM_OPTIONS = (
     "num_initial_rollouts", "branching", "branch_width", "entropy_window", "entropy_estimator",
     "entropy_normalization", "entropy_baseline", "entropy_baseline_questions", "branch_base_probability",
@@ -73,25 +73,25 @@ ARM_OPTIONS = (
     "consecutive_fork_penalty", "pre_monitoring_sensitivity", "budget_allocation", "attribution", "baseline",
     "record_share",
 )  # fmt: skip
-#: Further keys of the configuration that it has.
+#: Further keys of the configuration that are on the command line.
 SIZES = ("num_rollouts", "questions_per_batch", "questions_per_minibatch", "num_epochs")
 
 
 def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Adds the arguments of recipes that are run with several algorithms (RLlib's `--algo`), fork rules and seeds."""
-    parser.add_argument("--seed", type=int, default=0, help="of the order of the questions and of the forks")
-    parser.add_argument("--num-rollouts", type=int, help="M, trajectories per question; default: the recipe's")
+    """Adds the arguments for running a recipe with several algorithms (RLlib's `--algo`), fork rules and seeds."""
+    parser.add_argument("--seed", type=int, default=0, help="decides the order of the questions and the random forks")
+    parser.add_argument("--num-rollouts", type=int, help="M, trajectories per question; default: the recipe's value")
     for name in ARM_OPTIONS:
         doc = OPTIONS[name].doc.replace("%", "%%")
         parser.add_argument(_flag(name), type=_value, help=f"{doc} Default: the recipe's, or the algorithm's")
-    parser.add_argument("--questions-per-batch", type=int, help="questions an update; default: the recipe's")
+    parser.add_argument("--questions-per-batch", type=int, help="questions per update; default: the recipe's value")
     parser.add_argument(
         "--questions-per-minibatch",
         type=int,
-        help="default: the recipe's (all of a batch in one step, if it has none), and at most half of a batch with an "
-        "algorithm that needs several steps",
+        help="questions per optimizer step; default: the recipe's value, otherwise the whole batch, and at most half "
+        "of it with an algorithm that needs several steps",
     )
-    parser.add_argument("--num-epochs", type=int, help="how often an update passes over its batch; default: once")
+    parser.add_argument("--num-epochs", type=int, help="how often an update passes over its batch; default: 1")
     return parser
 
 
@@ -109,22 +109,23 @@ def arm_config(
 ) -> ARPOConfig:
     """The configuration of the algorithm and the fork rule that the command line names.
 
-    It fits an algorithm's own settings to the recipe's sizes: an overlong penalty (DAPO) begins a fifth of the longest
-    response before its end, and a minibatch is at most half a batch if an update must have several steps (AEPO). The
-    recipe's Z is less than M.
+    The settings that an algorithm has by itself are fitted to the recipe's sizes: an overlong penalty (DAPO) begins a
+    fifth of the longest response before its end, a minibatch divides the batch, and is at most half of it if an update
+    must have several steps (AEPO). The recipe's Z is less than M.
 
     Args:
-        args: of a parser that `add_arm_args` has seen.
-        num_rollouts, num_initial_rollouts: M, and N of algorithms that fork, where the command line does not say.
-        branch_threshold: tau, of the rule "threshold", where the command line does not say.
-        branch_width: Z of ARPO, where the command line does not say; its relatives keep their own. None: as in
+        args: what a parser with the arguments of `add_arm_args` has read.
+        num_rollouts, num_initial_rollouts: M, and N of algorithms that fork, unless the command line has them.
+        branch_threshold: tau of the rule "threshold", unless the command line has it.
+        branch_width: Z of ARPO, unless the command line has it; other algorithms keep their own. None: as in
             `settings`.
         max_response_tokens: as in `ARPOConfig`.
-        questions_per_batch, questions_per_minibatch: where the command line does not say; None: a whole batch.
-        settings: further settings of the recipe. An algorithm's own, in which it differs from ARPO, come first.
+        questions_per_batch, questions_per_minibatch: unless the command line has them; None: a whole batch.
+        settings: further settings of the recipe; a setting in which the algorithm differs from ARPO stays the
+            algorithm's.
 
     Raises:
-        ValueError: an option belongs to forks, but the algorithm does not fork.
+        ValueError: an option is about forks, but the algorithm does not fork.
     """
     given = {name: value for name in (*ARM_OPTIONS, *SIZES) if (value := getattr(args, name)) is not None}
     config = _algorithm_config(args.algo, settings or {})
@@ -144,7 +145,7 @@ def arm_config(
 def _tree_settings(
     config: ARPOConfig, algorithm: str, num_initial_rollouts: int, branch_threshold: float, branch_width: int | None
 ) -> dict[str, Any]:
-    """Those of the recipe that the algorithm and its fork rule read."""
+    """The recipe's settings that the algorithm and its fork rule read."""
     settings: dict[str, Any] = {}
     if config.branching != "never":
         settings["num_initial_rollouts"] = num_initial_rollouts
@@ -158,8 +159,8 @@ def _tree_settings(
 def _update_settings(config: ARPOConfig, questions_per_minibatch: int | None) -> dict[str, Any]:
     """The minibatch and the overlong penalty, fitted to the recipe's sizes."""
     batch = config.questions_per_batch
-    most = batch // 2 if config.keep_clipped_gradient else batch
-    settings = {"questions_per_minibatch": min(questions_per_minibatch or batch, most)}
+    most = min(questions_per_minibatch or batch, batch // 2 if config.keep_clipped_gradient else batch)
+    settings = {"questions_per_minibatch": next((n for n in range(most, 0, -1) if batch % n == 0), 1)}
     if config.overlong_buffer_tokens is not None:
         settings["overlong_buffer_tokens"] = config.max_response_tokens // OVERLONG_SHARE
     return settings
@@ -178,7 +179,7 @@ def _set(config: ARPOConfig, settings: Mapping[str, Any]) -> None:
 
 
 def _algorithm_config(name: str, settings: Mapping[str, Any]) -> ARPOConfig:
-    """The configuration of an algorithm with these settings, except where it differs from ARPO by itself."""
+    """The configuration of an algorithm with these settings, except those in which it differs from ARPO by itself."""
     import rllib_arpo
 
     rllib_arpo.register()  # Tune forgets the names at `ray.shutdown()`.

@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
 
-#: The engine's part of the GPUs that Ray gives to its env runner; the rest is for activations.
+#: The share of its env runner's GPUs that the engine takes; the rest is for activations.
 ENGINE_MEMORY = 0.9
-#: The engine's part of a GPU that a learner uses as well: the learner's weights and Adam stay while engines sample.
+#: The same for a GPU that a learner also uses: the learner's weights and Adam stay there while engines sample.
 SHARED_ENGINE_MEMORY = 0.8
 
 
 def use_gpus(config: ARPOConfig, num_gpus: float) -> None:
-    """Divides the cluster's GPUs among the learners and the engines of a recipe that also runs without a GPU.
+    """Divides the cluster's GPUs among the learners and engines of a recipe that also runs without a GPU.
 
-    Each learner and each env runner gets a GPU of its own where there are enough. Otherwise they share: a single
-    learner shares its GPU with all engines, and each of several learners shares the GPU of an engine that no other
-    learner uses. Half of a shared GPU's memory is the learner's. The engines sleep during updates and drop their
-    weights, since new ones follow. Without env runners the engine is in the process of a learner that is not remote,
-    and uses its GPU; remote learners each get a GPU if there are enough.
+    If there are enough, each learner and each env runner gets its own GPU. Otherwise they share: a single learner
+    shares its GPU with all engines, and each of several learners shares with one engine. The learner takes half of the
+    memory of a shared GPU. The engines sleep during updates and drop their weights, because new ones follow. Without
+    env runners the engine runs in the process of the local learner and uses its GPU; remote learners each get a GPU if
+    there are enough.
 
     Raises:
         ValueError: several learners would have to share a GPU, which NCCL refuses.

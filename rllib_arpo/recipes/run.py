@@ -1,4 +1,4 @@
-"""Runs a recipe with Ray Tune: checkpoints, further tries after failures, `--resume`, and the model at the end."""
+"""Runs a recipe with Ray Tune: checkpoints, new tries after failures, `--resume`, and the model at the end."""
 
 import argparse
 import os
@@ -30,11 +30,11 @@ from rllib_arpo.tracking.transcripts import EvaluationTranscripts, say_before_an
 
 #: The share of right answers in an evaluation, and the mean reward of a trajectory while sampling.
 EVALUATION_ACCURACY, MEAN_REWARD = "evaluation/env_runners/accuracy", "env_runners/episode_return_mean"
-#: The folder of runs without --output, which is Tune's own.
+#: Where runs without --output go: Tune's own folder.
 RESULTS = Path("~/ray_results")
-#: The number of last checkpoints that are kept: one may be torn when a machine dies.
+#: How many of the last checkpoints are kept: one may be torn when a machine dies.
 LAST_CHECKPOINTS = 2
-#: In the folder of a run: the arguments of its command line, and the model that it saves at its end.
+#: In the folder of a run: the arguments of its command line, and the model that it saves at the end.
 ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 #: In the folder of a run: the file that its process locks.
 LOCK = "lock"
@@ -52,17 +52,17 @@ _FREE = frozenset(
 def run_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name: str, *, save_model: bool = False) -> Path:
     """Trains with Ray Tune, logged to MLflow; returns the run's folder.
 
-    The folder has Tune's results in `trial`; where checkpoints are asked for, also the last two, and the best one: by
-    the accuracy of evaluations, or by the mean reward while sampling. At the end it says the first and the last
-    evaluation, if the callback `EvaluationTranscripts` is there.
+    The folder has Tune's results in `trial`. If checkpoints are asked for, it also keeps the last two and the best one,
+    by the accuracy of evaluations or by the mean reward while sampling. With the callback `EvaluationTranscripts` the
+    run ends by comparing the first and the last evaluation.
 
     Args:
-        args: of a `recipe_parser`.
-        experiment_name: in MLflow.
+        args: what a `recipe_parser` has read.
+        experiment_name: the name of the experiment in MLflow.
         save_model: export the model of the best checkpoint into the run's folder; with --no-tune the last model.
 
     Raises:
-        ValueError: the configuration is wrong, the folder does not fit to --resume, or another process uses it.
+        ValueError: the configuration is wrong, the folder does not fit --resume, or another process uses it.
         RuntimeError: the run failed too often, or did not reach its reward (--as-test).
         KeyboardInterrupt: SIGINT or SIGTERM; its message says how the run goes on.
     """
@@ -98,9 +98,9 @@ def _run(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_
 
 @contextmanager
 def ray_of_run(num_cpus: int | None) -> Iterator[None]:
-    """Ray as it ran before, or a Ray that ends with the run; `num_cpus`: of that one, None or 0: all of the machine.
+    """The Ray that runs already, or one that ends with the run and has `num_cpus` (None or 0: those of the machine).
 
-    An interrupt ends the latter at once. In the former Tune handles it: it gives the trial's actor ten seconds.
+    An interrupt ends the second kind at once. In the first, Tune handles it and gives the trial's actor ten seconds.
     """
     if ray.is_initialized():
         yield
@@ -115,7 +115,7 @@ def ray_of_run(num_cpus: int | None) -> Iterator[None]:
 
 
 def use_arguments(config: ARPOConfig, args: argparse.Namespace, num_gpus: float) -> None:
-    """Sets what the command line says of the configuration; what it leaves open stays the recipe's."""
+    """Applies the command line to the configuration, and divides the GPUs if the recipe leaves that open."""
     for key in ("log_level", *chain(*CONFIG_KEYS.values())):
         if (value := getattr(args, key)) is not None:
             setattr(config, key, value)
@@ -131,10 +131,10 @@ def _train(
     stop: Mapping[str, float],
     save_model: bool,
 ) -> tune.ResultGrid:
-    """Tune's results of one trial; a resumed run goes on in the folder of the one before, at its newest checkpoint."""
+    """Tune's results of one trial. A resumed run goes on in the same folder at its newest checkpoint."""
     from rllib_arpo.mlflow.callback import ARPOMLflowCallback
 
-    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # Tune's newer output has a table even if it is to say nothing.
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # Tune's newer output prints a table even at verbose=0.
     newest = take_newest(output) if args.resume else None
     if newest is not None:
         say(f"The run goes on at {newest.name}.")
@@ -168,7 +168,7 @@ def _train(
 
 
 def _train_here(config: ARPOConfig, stop: Mapping[str, float], model: Path | None) -> None:
-    """--no-tune: calls `algo.train()` in this process; `model`: the folder for the trained model."""
+    """For --no-tune: calls `algo.train()` in this process, and saves the model to the folder `model`."""
     say("Without Tune no checkpoint is kept, and a failure ends the run.")
     algo = config.build_algo()
     try:
@@ -184,7 +184,7 @@ def _train_here(config: ARPOConfig, stop: Mapping[str, float], model: Path | Non
 
 
 def _check_output(output: Path, args: argparse.Namespace) -> None:
-    """A run is begun in a folder without one, and resumed with the arguments that it was begun with."""
+    """Refuses to begin a run in the folder of another one, and to resume a run with other arguments."""
     begun = (output / ARGUMENTS_FILE).is_file()
     if args.no_tune and (given := [name for name in _OF_TUNE if getattr(args, name)]):
         raise ValueError(f"--{given[0].replace('_', '-')}: needs Tune, and --no-tune leaves it out.")
@@ -234,4 +234,4 @@ def _save_model(result: tune.Result, output: Path) -> None:
     export_model(output / BEST if best else last, output / MODEL)
     of_best = best and f"iteration {best['iteration']} (the best {best['metric']}, {best['value']:.3f})"
     say(f"The model of {of_best or 'the last checkpoint'} is in {short_path(output / MODEL)}.")
-    say(f"That of the last checkpoint: rllib-arpo export {short_path(last)} FOLDER")
+    say(f"The model of the last checkpoint: rllib-arpo export {short_path(last)} FOLDER")

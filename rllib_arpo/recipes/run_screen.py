@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
-from rllib_arpo.errors import INTERRUPTED
+from rllib_arpo.errors import CHECKS, INTERRUPTED, WRONG
 from rllib_arpo.redaction import without_secrets
 from rllib_arpo.terminal import RunTerminal, about, say, short_path
 from rllib_arpo.tracking.machine import machine_in_words
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 #: The folder of the logs.
 LOGS = Path("outputs")
-#: The line of a traceback that names the error.
+#: Finds the line of a traceback that names the error.
 ERROR = re.compile(r"[\w.]+(Error|Exception|Interrupt)\b")
-#: Begins a failure in the file of them.
+#: Begins each failure in Tune's file of failures.
 FAILURE = "Failure # "
 COLUMNS = (
     about("columns", "reward, acc(uracy), tools: a trajectory's mean; dH: how much the entropy rises after a tool's"),
@@ -40,14 +41,15 @@ COLUMNS = (
 
 @contextmanager
 def run_terminal(args: argparse.Namespace, experiment: str) -> Iterator[None]:
-    """Leaves the terminal to the run's own lines, and sends all other output to a log file; not with --verbose.
+    """Leaves the terminal to the run's own lines and sends all other output to a log file, except with --verbose.
 
-    The log also gets a line of progress within an iteration now and then. SIGINT or SIGTERM end the process with one
-    line and the exit status `INTERRUPTED`.
+    The log also gets a line of progress now and then. SIGINT and SIGTERM end the process with one line and the exit
+    status `INTERRUPTED`. A wrong configuration (`CHECKS`) ends it with one sentence and the status `WRONG`, and the log
+    has the traceback.
 
     Args:
-        args: of a recipe.
-        experiment: begins the log's name.
+        args: the recipe's arguments.
+        experiment: the beginning of the log's name.
     """
     log = LOGS / f"{experiment}-{time.strftime('%Y-%m-%d_%H-%M-%S')}.log"
     with sigterm_as_sigint(), nullcontext() if args.verbose else RunTerminal(log):
@@ -55,6 +57,10 @@ def run_terminal(args: argparse.Namespace, experiment: str) -> Iterator[None]:
             say(f'{args.algo}, experiment "{experiment}". Output of other packages: {log} (--verbose 1: here)')
         try:
             yield
+        except CHECKS as error:
+            traceback.print_exc()
+            say(f"error: {without_secrets(str(error))}")
+            sys.exit(WRONG)
         except KeyboardInterrupt as interrupt:
             say(str(interrupt) or "Interrupted.")
             sys.stdout.flush()
@@ -64,9 +70,9 @@ def run_terminal(args: argparse.Namespace, experiment: str) -> Iterator[None]:
 
 @contextmanager
 def sigterm_as_sigint() -> Iterator[None]:
-    """SIGTERM (of SLURM, Kubernetes, `kill`) interrupts as Ctrl-C does. Ray would abort the process.
+    """Makes SIGTERM (from SLURM, Kubernetes or `kill`) interrupt like Ctrl-C. Ray would abort the process.
 
-    `ray.init` sets a handler of its own; what follows it needs this one anew.
+    `ray.init` sets its own handler, so set this one again after it.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -85,7 +91,7 @@ def sigterm_as_sigint() -> Iterator[None]:
 
 
 def say_what_runs(config: ARPOConfig, args: argparse.Namespace, experiment: str, folder: Path | None) -> None:
-    """Says what a recipe runs, before it starts; `folder`: of the results, if there are any."""
+    """Says what a recipe runs before it starts; `folder` is where results go, if any are kept."""
     lines = [
         about("trains", f"on {config.env}, seed {config.seed}: {length_in_words(config, args)}"),
         about("trees", trees_in_words(config)),
@@ -116,14 +122,14 @@ def trees_in_words(config: ARPOConfig) -> str:
 
 
 def mlflow_in_words(experiment: str) -> str:
-    """The place of the run in MLflow: the command that shows the local store, or the address of the user's own."""
+    """Where the run is in MLflow: the command that shows the local store, or the address of the user's server."""
     program = short_path(Path(sys.executable).with_name("mlflow"))
     local = f"{program} ui --backend-store-uri sqlite:///mlflow.db"
     return f'{without_secrets(os.environ.get("MLFLOW_TRACKING_URI") or local)}, experiment "{experiment}"'
 
 
 class SaysFailures(tune.Callback):
-    """Says that a run has failed and goes on; the traceback, which Tune prints, is in the log."""
+    """Says that a run has failed and goes on. The log has the traceback, which Tune prints."""
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         # Tune writes all failures of a trial into one file.

@@ -24,6 +24,7 @@ from rllib_arpo.core.figures import num_turns
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
 from rllib_arpo.engine.engine_thread import EngineThread
+from rllib_arpo.engine.scripted_engine import ScriptedEngine
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv
 from rllib_arpo.faults import Failure
@@ -109,6 +110,8 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         """Starts the engine in the thread that will own it."""
         self.module = None
         self.engine: Engine = self._engine_thread.call(make_engine, *self._engine_args(), timeout_s=None)
+        if isinstance(self.engine, ScriptedEngine):
+            self.engine.play(self.env)
 
     def _engine_args(self) -> tuple[str, EngineConfig]:
         config = self.config

@@ -1,6 +1,7 @@
 """Prints a line of at most 100 characters for each training iteration and each evaluation, and warnings."""
 
 import logging
+import re
 import sys
 from collections import deque
 from collections.abc import Mapping
@@ -31,6 +32,8 @@ TIMER_LABELS = {ROLLOUT_TIMER: "roll", UPDATE_TIMER: "upd", SYNC_TIMER: "sync"}
 #: The metrics on the line: name -> label and format.
 SHOWN = {metric.name: metric.console for metric in ROLLOUT_METRICS if metric.console}
 MISSING = "-"
+#: Begins the messages that were logged, as `WARNING_FORMAT` writes them.
+_LOGGED = re.compile(r"[A-Z]+ rllib_arpo: ")
 
 
 class ConsoleCallback(tune.Callback):
@@ -43,7 +46,9 @@ class ConsoleCallback(tune.Callback):
 def say_result(result: Mapping[str, Any]) -> None:
     """Prints an iteration's warnings (each once in a run), its evaluation, and its line."""
     for message in result.get(MESSAGES, {}).values():
-        say_once(message)
+        # Where no terminal of a run is open, the process that logged a warning has printed it (`Messages`).
+        if open_terminal() is not None or not _LOGGED.match(message):
+            say_once(message)
     if EVALUATION_RESULTS in result:
         say(evaluation_line(result[EVALUATION_RESULTS]))
     say(training_line(result))

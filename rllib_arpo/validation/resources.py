@@ -4,8 +4,11 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
+from typing import Any
 
 import ray
+from ray._private.resource_and_label_spec import ResourceAndLabelSpec
+from ray._private.services import find_bootstrap_address
 from ray._private.state import state
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.tune.execution.cluster_info import _is_ray_cluster
@@ -51,13 +54,20 @@ def check_cluster_resources(bundles: Sequence[Resources], strategy: str = "PACK"
     Raises:
         ValueError: the sentence says what the run needs and what the cluster has.
     """
-    if not ray.is_initialized() or _is_ray_cluster() or KUBERAY in os.environ:
+    if _is_ray_cluster() or KUBERAY in os.environ:
         return
-    now = [(node["Resources"], 1.0) for node in ray.nodes() if node["Alive"]]
-    groups = getattr(state.get_cluster_config(), "node_group_configs", ())
+    groups: Iterable[Any] = ()
+    if ray.is_initialized():
+        now = [(node["Resources"], 1.0) for node in ray.nodes() if node["Alive"]]
+        groups = getattr(state.get_cluster_config(), "node_group_configs", ())
+    elif (machine := machine_of_next_ray()) is not None:
+        now = [(machine, 1.0)]
+    else:
+        return
     grown = [(group.resources, NO_LIMIT if group.max_count < 0 else group.max_count) for group in groups]
     fleets = [now, grown]
-    for resource in dict.fromkeys(name for bundle in bundles for name in bundle):
+    # GPUs come first: they are what most machines lack.
+    for resource in sorted({name for bundle in bundles for name in bundle}, key=lambda name: (name != "GPU", name)):
         _check_sum(resource, bundles, max(sum(node.get(resource, 0) * n for node, n in fleet) for fleet in fleets))
     positive = [{name: amount for name, amount in bundle.items() if amount} for bundle in bundles]
     for bundle in map(dict, dict.fromkeys(tuple(bundle.items()) for bundle in positive if bundle)):
@@ -70,6 +80,13 @@ def check_cluster_resources(bundles: Sequence[Resources], strategy: str = "PACK"
             )
     if strategy == "PACK" and not grown:
         _check_shares_of_gpus(bundles, [node for node, _ in now])
+
+
+def machine_of_next_ray() -> Resources | None:
+    """What a Ray would have that started here now; None: `ray.init()` would join a cluster that is not known yet."""
+    if (os.environ.get("RAY_ADDRESS") or find_bootstrap_address(None) or "local") != "local":
+        return None
+    return ResourceAndLabelSpec().resolve(is_head=True).to_resource_dict()
 
 
 def _check_shares_of_gpus(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> None:
@@ -105,8 +122,9 @@ def _pack(bundles: Sequence[Resources], nodes: Sequence[Resources]) -> Iterator[
 def _check_sum(resource: str, bundles: Sequence[Resources], available: float) -> None:
     wanted = sum(bundle.get(resource, 0) for bundle in bundles)
     if wanted > available + 1e-6:
+        where = "the cluster" if ray.is_initialized() else "this machine"
         raise ValueError(
-            f"The run asks for {wanted:g} {resource}s in total and the cluster has {available:g}: lower "
+            f"The run asks for {wanted:g} {resource}s in total and {where} has {available:g}: lower "
             f"{_keys([resource])} or the number of actors."
         )
 

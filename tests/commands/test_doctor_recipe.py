@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
-from rllib_arpo.commands import run_command
-from rllib_arpo.commands.doctor import data_checks, load_recipe, parse_arguments
+from rllib_arpo.commands import new, run_command
+from rllib_arpo.commands.doctor import data_checks, load_recipe, parse_arguments, recipe_config
 from rllib_arpo.doctor.budget import budget_checks, budget_text, decide, gpu_memory, read_run
 from rllib_arpo.doctor.checks import Memory, report
 from rllib_arpo.engine.memory import EngineShape, engine_need
@@ -55,7 +55,8 @@ CASES = {
 
 def config_of(model_folder: str, *argv: str):
     recipe = load_recipe(RECIPE)
-    return recipe.make_config(parse_arguments(recipe, ["--model", model_folder, "--data", "d.parquet", *argv], None))
+    args = parse_arguments(recipe, ["--model", model_folder, "--data", "d.parquet", *argv], None)
+    return recipe_config(recipe, args, num_gpus=0)
 
 
 def run_of(model_folder: str, *argv: str, **changes: object):
@@ -126,7 +127,7 @@ def test_rows_that_cannot_be_asked_are_found(model_folder, tmp_path, capsys, mon
 
     def checked(data: str, **changes) -> list[str]:
         recipe = load_recipe(RECIPE)
-        config = recipe.make_config(parse_arguments(recipe, [*argv, data], None))
+        config = recipe_config(recipe, parse_arguments(recipe, [*argv, data], None), num_gpus=0)
         config.evaluation(evaluation_interval=1, evaluation_config={"env_config": {**config.env_config, "split": TEST}})
         return report(data_checks(config.adaptive_rollout(**changes))).splitlines()
 
@@ -194,10 +195,10 @@ def test_settings_reach_the_shapes(model_folder):
     ("command", "message"),
     [
         (["none.py"], "The recipe 'none.py' does not exist."),
-        (["--gpu-memory-gb", "80"], "--gpu-memory-gb 80: give the recipe whose run needs such GPUs."),
+        (["--gpu-memory-gb", "80"], "--gpu-memory-gb 80: name the recipe whose run needs such GPUs."),
         ([RECIPE, "--model", "/none", "--data", "d"], "model_name_or_path='/none': no such folder."),
         (["--gpu-memory-gb", "nan", RECIPE, "--model", "m", "--data", "d"], "-gb nan: must be a positive number."),
-        (["--rows"], "--rows: give the recipe whose data are to be read."),
+        (["--rows"], "--rows: name the recipe whose data it should read."),
         ([__file__], "has no 'parser'."),
     ],
 )
@@ -208,13 +209,42 @@ def test_a_mistake_is_one_sentence(command, message, capsys, monkeypatch):
     assert error.startswith("error: ") and error.endswith(f"{message}\n") and error.count("\n") == 1
 
 
-@pytest.mark.parametrize("path", sorted(RECIPES.glob("*_arpo.py")), ids=lambda path: path.stem)
-def test_every_tuned_example_is_read_or_refused(path, model_folder, capsys, monkeypatch):
+TEMPLATE = Path(new.__file__).with_name("new_template") / "train.py"
+
+
+@pytest.mark.parametrize("path", [*sorted(RECIPES.glob("*_arpo.py")), TEMPLATE], ids=lambda path: path.stem)
+def test_every_recipe_is_read(path, model_folder, capsys, monkeypatch):
+    """With the model that is named: recipes that make theirs would need minutes the first time."""
     monkeypatch.setattr("rllib_arpo.commands.doctor.memory_of_this_machine", lambda: GPUS)
-    status = run_command("doctor", ["--gpu-memory-gb", "80", str(path), "--model", model_folder, "--data", "d.parquet"])
+    monkeypatch.chdir(path.parent)
+    data = ["--data", "d.parquet"] if path.name in ("reasoning_arpo.py", "deepsearch_qwen3_8b_arpo.py") else []
+    status = run_command("doctor", ["--gpu-memory-gb", "80", str(path), "--model", model_folder, *data])
     output = capsys.readouterr()
-    if path.name in ("reasoning_arpo.py", "deepsearch_qwen3_8b_arpo.py"):
-        assert (status, output.err) == (0, "")
-    else:
-        message = f"error: The recipe {str(path)!r} chooses its own model: give a recipe that takes --model.\n"
-        assert (status, output.err) == (2, message)
+    assert (status, output.err) == (0, "")
+    assert f"{model_folder}: 90,624 parameters" in output.out
+
+
+def test_a_recipe_makes_the_model_that_is_not_named(tmp_path, model_folder, capsys, monkeypatch):
+    monkeypatch.setattr("rllib_arpo.commands.doctor.memory_of_this_machine", lambda: CPU)
+    monkeypatch.setenv("TINY_MODEL", model_folder)
+    (tmp_path / "mine.py").write_text(
+        "from tests.release.tiny_recipe import *\ntiny = make_config\n"
+        "def make_config(model, args): return tiny(model, args).language_model(engine='vllm')\n"
+    )
+    assert run_command("doctor", [str(tmp_path / "mine.py")]) == 0
+    assert f"{model_folder}: 90,624 parameters" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("parser = 1", "make_model(args)"),
+        ("parser = 1\ndef make_model(args): ...\ndef make_config(args): ...", "make_config(model, args)"),
+        ("def make_model(args): ...", "'parser'"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, missing):
+    (tmp_path / "mine.py").write_text(text)
+    with pytest.raises(ValueError) as raised:
+        load_recipe(str(tmp_path / "mine.py"))
+    assert str(raised.value) == f"The recipe {str(tmp_path / 'mine.py')!r} has no {missing}."

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rllib_arpo.commands import run_command
+from rllib_arpo.record.read import questions, record_files
 from tests.helpers.chat_templates import QWEN25
 from tests.helpers.models import byte_tokenizer, tiny_model
 
@@ -24,12 +25,21 @@ def test_what_it_writes_runs(tmp_path):
     assert run_command("new", [str(folder)]) == 0
     readme = (folder / "README.md").read_text()
     assert all(f"`{file.name}`" in readme for file in folder.iterdir() if file.name != "README.md")
-    model, tokenizer = tiny_model(tmp_path / "model"), byte_tokenizer()
+    tiny_model(folder / "models" / "tiny")
+    tokenizer = byte_tokenizer()
     tokenizer.chat_template = QWEN25
-    tokenizer.save_pretrained(model)
+    tokenizer.save_pretrained(folder / "models" / "tiny")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    for command in ("-m pytest -q", f"train.py --scripted --iterations 2 --model {model}"):
+    for command in ("-m pytest -q", "train.py --scripted --iterations 2 --model models/tiny"):
         arguments = [sys.executable, *command.split()]
         done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
-    assert len(list(tmp_path.glob("ray_results/**/trees/iteration-*.parquet"))) == 2
+    recorded = sorted(tmp_path.glob("ray_results/**/trees/iteration-*.parquet"))
+    trees = [question.tree for file in record_files(recorded[0].parent) for question in questions(file)]
+    returns = [set(tree.returns()) for tree in trees]
+    assert len(recorded) == 2
+    assert any(len(rewards) > 1 for rewards in returns)
+    assert any(tree.forks() for tree in trees)
+    lines = done.stdout.splitlines()
+    assert [line[:9] for line in lines if line.startswith("iter ")] == ["iter    1", "iter    2"]
+    assert len(lines) < 60 and "Greedy accuracy on 5 held-out questions: " in done.stdout

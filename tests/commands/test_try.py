@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import re
 import sys
 
-import jsonschema
 import pytest
 
 from rllib_arpo.commands import run_command
-from rllib_arpo.commands.try_world import random_value
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.worlds import Reply, World
 
@@ -167,17 +164,3 @@ def test_what_is_wrong_is_one_sentence(tmp_path, capsys, text, arguments, compla
     except SystemExit as error:
         assert error.code == 2
     assert complaint in capsys.readouterr().err
-
-
-def test_random_arguments_fit_their_schema():
-    schema = {
-        "type": "object",
-        "properties": {
-            "a": {"type": ["integer", "null"], "minimum": 5, "maximum": 6},
-            "b": {"type": "array", "items": {"type": "number"}},
-            "c": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
-            "d": {},
-        },
-    }
-    for seed in range(50):
-        jsonschema.validate(random_value(schema, random.Random(seed)), schema)

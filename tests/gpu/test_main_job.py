@@ -102,7 +102,7 @@ def test_a_recipe_for_gpus_trains_an_iteration_on_one(own_ray, tmp_path):
     run_command("index", ["--output", str(tmp_path / "index"), str(tmp_path / "documents.jsonl")])
     data = parquet(tmp_path / "train.parquet", [row(), row()])
     argv = ["--model", model, "--data", data, "--index", str(tmp_path / "index"), *ONE_GPU]
-    config = reasoning_arpo.make_config(reasoning_arpo.parser.parse_args(argv))
+    config = reasoning_arpo.make_config(model, reasoning_arpo.parser.parse_args(argv))
     config.adaptive_rollout(**SMALL_ROLLOUT).training(questions_per_batch=2, questions_per_minibatch=2)
     algorithm = config.build_algo()
     try:

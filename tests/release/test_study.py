@@ -9,10 +9,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import rllib_arpo
-from release.evidence.study import find, jobs_of, main, process_of, run_missing, run_one
+from release.evidence.study import check_arms, find, jobs_of, main, process_of, run_missing, run_one
 from release.evidence.study_file import FOLDER, read_study
 from release.evidence.study_rows import COLUMNS, append_row, read_run, read_table, run_path, write_table
 from release.evidence.study_table import all_tables
+from tests.helpers.models import tiny_model
+from tests.helpers.parquet import parquet, row
 from tests.release.study_rows import TEXT, make_row, write_run, write_study
 
 
@@ -54,14 +56,11 @@ def test_the_hash_follows_the_settings_of_the_arm_alone(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.yaml")), ids=lambda path: path.stem)
-def test_the_arguments_of_every_arm_that_can_be_run_are_known_to_the_recipe(path, model_folder):
+def test_the_arguments_of_every_arm_that_can_be_run_are_known_to_the_recipe(path, model_folder, monkeypatch):
     rllib_arpo.register()  # A Ray that has ended took the names of the algorithms with it.
     study = read_study(path)
-    recipe = importlib.import_module(study.recipe)
-    for arm in study.arms_to_run([name for name, arm in study.arms.items() if arm.last_commit is None]):
-        rate = None if arm.fork_rate_of is None else 0.3
-        args = recipe.parser.parse_args([*study.all_arguments(arm, rate), "--seed", "0"])
-        recipe.make_config(model_folder, args).validate()
+    monkeypatch.setattr(importlib.import_module(study.recipe), "make_model", lambda args: model_folder)
+    check_arms(study, study.arms_to_run([name for name, arm in study.arms.items() if arm.last_commit is None]))
 
 
 def test_an_arm_of_an_earlier_commit_is_shown_and_not_run(tmp_path):
@@ -133,10 +132,10 @@ def test_runs_that_are_there_are_not_repeated(plan, tmp_path):
     assert started == []
 
 
-def test_the_first_run_is_alone_and_random_forks_wait_for_the_fork_rate_of_their_seed(plan):
+def test_random_forks_wait_for_the_fork_rate_of_their_seed(plan):
     _, started, _, run = plan
     run(4)
-    assert run.beside[:4] == [0, 0, 1, 2]
+    assert run.beside[:4] == [0, 1, 2, 3]
     assert started[:4] == [("grpo", 0), ("threshold", 0), ("grpo", 1), ("threshold", 1)]
     assert sorted(started[4:]) == [("random", 0), ("random", 1)]
 
@@ -205,6 +204,38 @@ def test_a_row_has_all_columns(tmp_path):
     rows = [make_row("a", 0, 0, 5, 0.5, delta=float("nan")), row]
     write_table(rows, table)
     assert read_table(table) == [rows[0] | {"delta": None}, row]
+
+
+REASONING = """
+recipe: tuned_examples.reasoning_arpo
+arguments: --model {model} --data {data} --python-backend unsafe --search-backend searxng --search-url http://127.0.0.1:9
+iterations: 2
+evaluate_every: 1
+seeds: [0]
+jobs: 1
+baseline: grpo
+accuracies_to_reach: []
+calls: 1
+arms: {{grpo: --algo GRPO, random: {{arguments: --branching random, fork_rate_of: arpo}}, arpo: ""}}
+"""
+
+
+def test_a_study_of_a_recipe_for_gpus_is_refused_only_for_these(tmp_path, monkeypatch, capsys):
+    model = tiny_model(tmp_path / "model", "qwen2", max_position_embeddings=8192)
+    path = tmp_path / "my_study.yaml"
+    path.write_text(REASONING.format(model=model, data=parquet(tmp_path / "train.parquet", [row()])))
+    monkeypatch.setattr("release.evidence.study.process_of", lambda *_: pytest.fail("A run was started."))
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.setattr("sys.argv", ["study", str(path), "--output", str(tmp_path / "rows")])
+    monkeypatch.setattr("rllib_arpo.validation.resources.machine_of_next_ray", lambda: {"CPU": 64})
+    capsys.readouterr()
+    assert main() == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: arm grpo: ") and error.count("\n") == 1
+    assert "8 GPUs in total" in error and "this machine has 0: " in error
+    monkeypatch.setattr("rllib_arpo.validation.resources.machine_of_next_ray", lambda: {"CPU": 64, "GPU": 8})
+    study = read_study(path)
+    check_arms(study, study.arms.values())
 
 
 @pytest.mark.slow

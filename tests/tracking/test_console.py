@@ -42,12 +42,15 @@ def test_the_line_of_an_evaluation():
     assert evaluation_line({}) == "evaluation  accuracy     -  format     -  reward      -  - questions"
 
 
-def test_the_callback_says_messages_the_evaluation_and_the_iteration(capsys):
-    result = RESULT | {"messages": {"0": "WARNING rllib_arpo: hot"}, "evaluation": {}}
+def test_the_callback_says_messages_the_evaluation_and_the_iteration(capsys, monkeypatch):
+    """Without the terminal of a run, the trial's process has printed its warnings already."""
+    result = RESULT | {"messages": {"0": "WARNING rllib_arpo: hot", "1": "sampled"}, "evaluation": {}}
+    expected = ["sampled", evaluation_line({}), training_line(RESULT)]
     ConsoleCallback().on_trial_result(iteration=0, trials=[], trial=None, result=result)
-    assert capsys.readouterr().out.splitlines() == [
-        "WARNING rllib_arpo: hot", evaluation_line({}), training_line(RESULT),
-    ]  # fmt: skip
+    assert capsys.readouterr().out.splitlines() == expected
+    monkeypatch.setattr("rllib_arpo.tracking.console.open_terminal", lambda: True)
+    ConsoleCallback().on_trial_result(iteration=0, trials=[], trial=None, result=result)
+    assert capsys.readouterr().out.splitlines() == ["WARNING rllib_arpo: hot", *expected]
 
 
 def test_warnings_wait_for_the_next_result_and_are_printed_unless_the_user_has_set_up_logging(capsys, monkeypatch):

@@ -43,7 +43,7 @@ def reasoning(*argv: str):
     """(configuration, arguments) of the recipe."""
     recipe = importlib.import_module("tuned_examples.reasoning_arpo")
     args = recipe.parser.parse_args([*REQUIRED, *argv])
-    return recipe.make_config(args), args
+    return recipe.make_config(recipe.make_model(args), args), args
 
 
 def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch, tmp_path):
@@ -88,6 +88,7 @@ def test_options_of_tune_are_refused_without_it():
 @pytest.mark.parametrize(
     ("begun", "end"), [(True, "the same command with --resume goes on"), (False, "there is no checkpoint")]
 )
+@pytest.mark.usefixtures("unknown_cluster")
 def test_an_interrupted_run_is_not_a_finished_one(monkeypatch, tmp_path, model_folder, begun, end):
     """Tune returns as usual after Ctrl-C where it handles that."""
 

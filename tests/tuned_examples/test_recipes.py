@@ -66,7 +66,8 @@ def build(tmp_path_factory, data, model_folder):
         if name not in ARCHITECTURES:
             return recipe.make_config(model_folder, recipe.parser.parse_args(argv))
         given = [] if "--data" in argv else data
-        return recipe.make_config(recipe.parser.parse_args(["--model", model(ARCHITECTURES[name]), *given, *argv]))
+        args = recipe.parser.parse_args(["--model", model(ARCHITECTURES[name]), *given, *argv])
+        return recipe.make_config(recipe.make_model(args), args)
 
     return make
 
@@ -191,14 +192,14 @@ def test_one_gpu_is_shared_as_the_text_of_the_recipe_says(build):
     assert (config.engine_kwargs, config.sleep_level) == ({"gpu_memory_utilization": pytest.approx(0.2)}, 2)
 
 
-def test_paths_on_the_command_line_may_be_relative(data, tmp_path, monkeypatch):
-    """Tune runs a trial in another directory."""
+def test_paths_on_the_command_line_may_be_relative(build, data, tmp_path, monkeypatch):
+    """Tune runs a trial in another folder."""
     monkeypatch.chdir(tmp_path)
-    argv = ["--model", str(tmp_path), *data, "--cache", data[1], "--eval-data", data[1], data[1], "--output", data[3]]
-    relative = [os.path.relpath(part) if os.path.isabs(part) else part for part in argv]
-    recipe = importlib.import_module("tuned_examples.reasoning_arpo")
-    assert vars(recipe.parser.parse_args(relative)) == vars(recipe.parser.parse_args(argv))
-    assert recipe.parser.parse_args(["--model", "Qwen/Qwen2.5-3B-Instruct", *data]).model == "Qwen/Qwen2.5-3B-Instruct"
+    relative = [os.path.relpath(part) if os.path.isabs(part) else part for part in data]
+    more = ("--cache", "searches.sqlite", "--eval-data", relative[1])
+    env_config = build("reasoning_arpo", *relative, *more).env_config
+    search = env_config["tools"]["search"]
+    assert (env_config["path"], search["index"], search["cache"]) == (data[1], data[3], f"{tmp_path}/searches.sqlite")
 
 
 def test_the_figure_is_drawn_with_the_settings_of_the_run(build, monkeypatch):

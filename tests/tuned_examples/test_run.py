@@ -59,6 +59,8 @@ def weights_of(checkpoint: Path) -> dict[str, np.ndarray]:
 def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
+    # As with the terminal of a run: otherwise the trial's own process shows its warnings.
+    monkeypatch.setattr("rllib_arpo.tracking.console.open_terminal", lambda: True)
     tune.register_env("Faulty-v0", FaultyEnv)
 
     def config():

@@ -69,6 +69,23 @@ def command(folder: Path, *argv: str) -> dict[str, Any]:
     }
 
 
+def test_a_wrong_configuration_ends_a_recipe_with_a_sentence(tmp_path):
+    """It never comes to Ray; the log has the traceback."""
+    code = (
+        "from tuned_examples import trails_small_arpo as recipe\n"
+        "from rllib_arpo.recipes import run_terminal\n"
+        "args = recipe.parser.parse_args(['--algo', 'GRPO', '--branch-width', '2'])\n"
+        "with run_terminal(args, 'trails'): recipe.make_config('m', args)\n"
+    )
+    options = command(tmp_path) | {"args": [sys.executable, "-c", code]}
+    done = subprocess.run(**options, capture_output=True)
+    assert (done.returncode, done.stderr) == (2, "")
+    sentence = "error: --branch-width 2: --algo GRPO with branching='never' forks nothing."
+    assert done.stdout.splitlines()[1:] == [sentence]
+    (log,) = (tmp_path / "here" / "outputs").glob("trails-*.log")
+    assert "Traceback" in log.read_text()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_sigterm_ends_a_run_with_one_line_and_it_goes_on(tmp_path, tiny_smollm2):

@@ -1,6 +1,7 @@
 """What follows from the declarations of options: methods, defaults, help, who reads them in evaluation."""
 
 import inspect
+from pathlib import Path
 
 import pytest
 from ray import tune
@@ -33,6 +34,8 @@ def test_help_names_every_keyword_with_its_default(method):
         ("adaptive_rollout", "num_rolouts", " Did you mean 'num_rollouts'?"),
         ("training", "grad_clp", " Did you mean 'grad_clip'?"),  # It is RLlib's.
         ("language_model", "zzz", ""),
+        ("environment", "env_confg", " Did you mean 'env_config'?"),
+        ("env_runners", "num_env_runer", " Did you mean 'num_env_runners'?"),
     ],
 )
 def test_an_unknown_keyword_is_refused_in_one_sentence(method, keyword, question):
@@ -62,3 +65,36 @@ def test_setters_take_search_spaces():
 
 def test_no_option_shadows_a_method_of_the_configuration():
     assert not OPTIONS.keys() & set(dir(ARPOConfig))
+
+
+def test_paths_are_absolute_as_soon_as_they_are_set(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("models/tiny.v1", "wiki.index", "qa"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "rows.jsonl").write_text("")
+    here = {
+        "task": "qa",  # Also a folder here; names stay.
+        "path": ["rows.jsonl", "none.jsonl", "/rows.jsonl"],
+        "tools": {
+            "search": {"index": "wiki.index", "cache": "new.sqlite", "backend": "local"},
+            "own:Tool": {"db": "rows.jsonl"},
+        },
+        "judge": {"model": "models/tiny.v1", "base_url": "http://h/rows.jsonl"},
+    }
+    there = {
+        "task": "qa",
+        "path": [f"{tmp_path}/rows.jsonl", "none.jsonl", "/rows.jsonl"],
+        "tools": {
+            "search": {"index": f"{tmp_path}/wiki.index", "cache": f"{tmp_path}/new.sqlite", "backend": "local"},
+            "own:Tool": {"db": f"{tmp_path}/rows.jsonl"},
+        },
+        "judge": {"model": "models/tiny.v1", "base_url": "http://h/rows.jsonl"},
+    }
+    models = tune.grid_search(["models/tiny.v1", "Qwen/Qwen2.5-0.5B", Path("none")])
+    config = ARPOConfig().environment("ToolEnv-v0", env_config=here).language_model(model_name_or_path=models)
+    config.evaluation(evaluation_config={"env_config": {"path": "rows.jsonl"}})
+    assert config.env_config == there
+    assert config.evaluation_config["env_config"] == {"path": f"{tmp_path}/rows.jsonl"}
+    assert config.model_name_or_path == {
+        "grid_search": [f"{tmp_path}/models/tiny.v1", "Qwen/Qwen2.5-0.5B", tmp_path / "none"]
+    }

@@ -155,6 +155,44 @@ def growing_cluster(ray_cluster):
     _internal_kv_del(key, namespace=namespace)
 
 
+def test_before_ray_starts_this_machine_is_the_limit(monkeypatch):
+    """`build_algo` starts Ray here, unless it joins a cluster."""
+    module = "rllib_arpo.validation.resources"
+    monkeypatch.setattr(f"{module}.ray.is_initialized", lambda: False)
+    monkeypatch.setattr(f"{module}.find_bootstrap_address", lambda _: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    bundles = [{"CPU": 1000.0, "GPU": 1000.0}]
+    with pytest.raises(ValueError, match=r"1000 GPUs in total,? and this machine has \d+: lower num_gpus_per_"):
+        check_cluster_resources(bundles)
+    with pytest.raises(ValueError, match=r"1000 CPUs in total,? and this machine has "):
+        check_cluster_resources([{"CPU": 1000.0, "GPU": 0}])
+    check_cluster_resources([{"CPU": 1.0}])
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    check_cluster_resources(bundles)
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    monkeypatch.setattr(f"{module}.find_bootstrap_address", lambda _: "10.0.0.1:6379")
+    with pytest.raises(ValueError, match="1000 GPUs in total"):
+        check_cluster_resources(bundles)
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_trial_of_tune_finds_relative_paths(ray_cluster, model_folder, tmp_path, monkeypatch, whole):
+    """It runs in another folder; the configuration is an object, or a dict of its keys."""
+    monkeypatch.chdir(tmp_path)
+    parquet("rows.parquet", [row(), row()])
+    (tmp_path / "tiny.v1").symlink_to(model_folder)
+    paths = {"path": "rows.parquet", "tools": ["python"]}
+    config = small_config("tiny.v1").environment("ParquetQuestions-v0", env_config=paths)
+    config.evaluation(evaluation_config={"env_config": {}})
+    keys = config.to_dict() | {"env_config": paths, "model_name_or_path": "tiny.v1"}
+    found = tune.Tuner(
+        "ARPO",
+        param_space=config if whole else keys,
+        run_config=tune.RunConfig(storage_path=str(tmp_path), stop={"training_iteration": 1}, verbose=0),
+    ).fit()
+    assert not found.errors
+
+
 def test_what_the_cluster_may_have_is_enough(growing_cluster):
     check_cluster_resources([{"CPU": 4}, {"CPU": 4}])
     with pytest.raises(ValueError, match=r"^The run asks for 100 CPUs in total and the cluster has 8: "):

@@ -12,8 +12,8 @@ def test_paying_with_the_largest_coins_earns_most():
     assert [till.pay(10), till.pay(5), till.pay(2)] == [f"{left} is left to pay." for left in (7, 2, 0)]
     assert till.get_reward() == 1.0
     till.reset(amount=2)
-    assert [till.pay(1), till.get_reward(), till.pay(1)] == ["1 is left to pay.", 0.0, "0 is left to pay."]
-    assert till.get_reward() == 0.5
+    assert [till.pay(1), till.get_reward(), till.pay(1)] == ["1 is left to pay.", 0.25, "0 is left to pay."]
+    assert till.get_reward() == 0.75
 
 
 def test_a_wrong_coin_is_what_the_model_reads():

@@ -26,10 +26,11 @@ class Till:
         return f"{self.left} is left to pay."
 
     def get_reward(self) -> float:
-        """1 if all is paid, less for more coins than the largest ones would make."""
+        """Up to 0.5 for a part of the amount; 0.5 to 1 if all is paid, 1 with as few coins as the largest ones make."""
+        amount = sum(self.paid)
         if self.left:
-            return 0.0
-        least, amount = 0, sum(self.paid)
+            return 0.5 * amount / (amount + self.left)
+        least = 0
         for coin in reversed(COINS):
             least, amount = least + amount // coin, amount % coin
-        return least / max(1, len(self.paid))
+        return 0.5 + 0.5 * least / len(self.paid)
