@@ -27,7 +27,6 @@ def with_absolute_paths(value: Any, key: Any = "") -> Any:
 
 
 def _is_path(text: str, key: Any) -> bool:
-    path = os.path.expanduser(text)
     if not text or "://" in text:
         return False
     path = os.path.expanduser(text)
