@@ -39,7 +39,7 @@ from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.tools.tool import CALL, RESPONSE, THINK, TOOLS, Tool
 
 #: The end of a refusal.
-REMEDY = "; take a model that calls so, such as Qwen2.5 or Qwen3, or the protocol 'tags', which needs no template."
+REMEDY = "; choose a model with such a template (Qwen2.5, Qwen3), or protocol 'tags', which works without one."
 _TAG = re.compile(rf"<(/?)({CALL}|{THINK})>")
 _RESERVED = re.compile(rf"<(/?)({CALL}|{RESPONSE}|{THINK}|{TOOLS})>")
 

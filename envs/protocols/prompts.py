@@ -19,6 +19,7 @@ PLAIN_NAMES = {"user": "Question", "assistant": "Answer"}
 CUT = "\ufdd0"
 #: Placeholders for messages of these roles while a template is rendered.
 SYSTEM, USER, ASSISTANT = "\ue000system\ue001", "\ue000user\ue001", "\ue000assistant\ue001"
+_EMPTY_THOUGHT = re.compile(rf"<{THINK}>\s*</{THINK}>\s*$")
 #: The last tokens of what a model reads; a template that opens a thought does it there.
 _TAIL = 16
 #: Texts behind which another text is tokenised; one of them does not merge with it.
@@ -113,6 +114,15 @@ class Chat:
             return SYSTEM in self._apply([{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}])
         except TemplateError:
             return False
+
+    @functools.cached_property
+    def lead(self) -> str:
+        """White space that the template writes between its prompt and the assistant's text, as the model does then."""
+        asked: list[Message] = [{"role": "user", "content": USER}]
+        begin, whole = self.render(asked), [*asked, {"role": "assistant", "content": ASSISTANT}]
+        before = _EMPTY_THOUGHT.sub("", self.render(whole, generation_prompt=False).partition(ASSISTANT)[0])
+        space = before.removeprefix(begin)
+        return space if self.has_template and before.startswith(begin) and space.isspace() else ""
 
     def encode_prompt(self, text: str) -> np.ndarray:
         """The token ids of a whole text, [n] int32. Without a template they begin as the tokenizer begins a text."""

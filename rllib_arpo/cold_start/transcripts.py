@@ -176,7 +176,7 @@ def split_transcript(chat: Chat, transcript: Transcript, protocol: str | None = 
             reads[-1].append(part)
     segments = [Segment(chat.render(reads[0], mapped(functions, chat.shield)), False)]
     for one, following in zip(said, [*reads[1:-1], None], strict=True):
-        segments += _opened(segments[-1].text, one.pieces)
+        segments += _opened(chat, segments[-1].text, one.pieces)
         if one.ends:
             segments += _between(chat, functions, following, one.pieces[-1].generated)
     return [segment for segment in segments if segment.text]
@@ -253,7 +253,7 @@ def _results(number: int, calls: Sequence[Message], waiting: list[tuple[int, Mes
         results.append(waiting.pop(0)[1])
     if not results and not waiting and len(calls) == 1:
         return [None]
-    ids = [call["id"] for call in calls]
+    ids = [call.get("id") for call in calls]
     if any(ids):
         by_id = {result["tool_call_id"]: result for result in results}
         results = [by_id[one] for one in dict.fromkeys(ids) if one in by_id]
@@ -278,11 +278,11 @@ def _check_said(number: int, text: str) -> None:
         raise ValueError(f"message {number}, the assistant's, says nothing and calls nothing.")
 
 
-def _opened(before: str, pieces: list[Segment]) -> list[Segment]:
+def _opened(chat: Chat, before: str, pieces: list[Segment]) -> list[Segment]:
     """The pieces behind a text that may have opened a thought, which a turn without one closes at once."""
-    if not before.rstrip().endswith(f"<{THINK}>"):
-        return pieces
     first, *others = pieces
+    if not before.rstrip().endswith(f"<{THINK}>"):
+        return [Segment(chat.lead + first.text, first.generated), *others]
     text = first.text.lstrip()
     begun = text.removeprefix(f"<{THINK}>").lstrip() if text.startswith(f"<{THINK}>") else f"</{THINK}>\n\n{text}"
     return [Segment(begun, first.generated), *others]
