@@ -130,11 +130,19 @@ class Chat:
         ids = [*([] if self.has_template else self._bos), *self.tokenizer.encode(first, add_special_tokens=False)]
         return np.concatenate([np.asarray(ids, dtype=np.int32), *map(self.encode, others)])
 
-    def encode(self, text: str) -> np.ndarray:
-        """The token ids of a text behind another one, [n] int32; `CUT` separates tokens and is left out."""
-        encoded = behind if self._marks_texts else encode_part
-        ids = [i for part in text.split(CUT) for i in encoded(self.tokenizer, part)]
-        return np.asarray(ids, dtype=np.int32)
+    def encode(self, text: str, turn: Sequence[int] = ()) -> np.ndarray:
+        """The token ids of a text behind another one, [n] int32; `CUT` separates tokens and is left out.
+
+        Args:
+            turn: the tokens before it, as far as they are known.
+        """
+        parts = text.split(CUT)
+        if not self._marks_texts:
+            ids = [encode_part(self.tokenizer, part) for part in parts]
+        else:
+            last = self.tokenizer.decode([int(i) for i in turn[-1:]])
+            ids = [behind(self.tokenizer, part, last if i == 0 else "") for i, part in enumerate(parts)]
+        return np.asarray([token for part in ids for token in part], dtype=np.int32)
 
     @functools.cached_property
     def _bos(self) -> list[int]:
@@ -190,11 +198,11 @@ def encode_part(tokenizer: Any, text: str) -> list[int]:
     return tokenizer.encode(text, add_special_tokens=False)
 
 
-def behind(tokenizer: Any, text: str) -> list[int]:
-    """The token ids of a text as the tokenizer encodes it behind another text, where it begins no new one."""
-    for before in _BEFORE:
+def behind(tokenizer: Any, text: str, last: str = "") -> list[int]:
+    """The token ids of a text as the tokenizer encodes it behind another text (`last`), where it begins no new one."""
+    for before in filter(None, (last, *_BEFORE)):
         ids, both = encode_part(tokenizer, before), encode_part(tokenizer, before + text)
-        if both[: len(ids)] == ids:
+        if both[: len(ids)] == ids and tokenizer.unk_token_id not in ids:
             return both[len(ids) :]
     return encode_part(tokenizer, text)
 

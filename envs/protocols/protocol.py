@@ -127,7 +127,7 @@ class Protocol(ABC):
     ) -> np.ndarray:
         """The messages that the model reads after its turn, up to the point where it goes on; as `reply`."""
         safe = mapped(messages, lambda text: chat.shield(self.harmless(text)))
-        return without_end(chat.encode(after_turn(chat, functions, *safe)), turn)
+        return without_end(chat.encode(after_turn(chat, functions, *safe), turn), turn)
 
     @abstractmethod
     def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:

@@ -150,7 +150,7 @@ class TagProtocol(Protocol):
         raise ValueError(f"the tags of {name!r} cannot hold its call ({argument!r:.100})")
 
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
-        return chat.encode(_block(chat.shield(self.harmless(result))))
+        return chat.encode(_block(chat.shield(self.harmless(result))), turn)
 
     def render(self, result: str) -> str:
         """The tool response as the model reads it, with harmless tags."""

@@ -33,8 +33,7 @@ def tokenize_transcript(chat: Chat, transcript: Transcript, protocol: str | None
     input_ids: list[int] = []
     labels: list[int] = []
     for segment in split_transcript(chat, transcript, protocol):
-        encode = chat.encode if input_ids else chat.encode_prompt
-        ids = encode(segment.text).tolist()
+        ids = (chat.encode(segment.text, input_ids) if input_ids else chat.encode_prompt(segment.text)).tolist()
         input_ids += ids
         labels += ids if segment.generated else [IGNORED] * len(ids)
     if set(labels) == {IGNORED}:
