@@ -134,6 +134,7 @@ class TagProtocol(Protocol):
         if name not in self.available:
             raise ValueError(f"it calls {name!r}, which is not one of its tools")
         tool, texts = self.available[name], [json.dumps(value, ensure_ascii=False) for value in (arguments,)]
+        tool.check(arguments)
         if len(tool.parameters) == len(arguments) == 1:
             (value,) = arguments.values()
             texts.insert(0, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

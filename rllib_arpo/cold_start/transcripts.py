@@ -168,7 +168,7 @@ def split_transcript(chat: Chat, transcript: Transcript, protocol: str | None = 
             conversation = _instructed(conversation, writer)
     reads: list[list[Message]] = [[]]
     said: list[_Said] = []
-    for part in _parts(chat, conversation, writer):
+    for part in _parts(chat, conversation, writer, len(transcript.messages) - len(conversation)):
         if isinstance(part, _Said):
             said.append(part)
             reads.append([])
@@ -206,10 +206,14 @@ def _instructed(messages: list[Message], writer: Protocol) -> list[Message]:
     return [{"role": "system", "content": "\n\n".join([*own, writer.instruction(answers=False)])}, *messages]
 
 
-def _parts(chat: Chat, messages: Sequence[Message], writer: Protocol | None) -> Iterator[Message | _Said]:
-    """The messages of others, shielded, and what the assistant says between them, with its calls."""
+def _parts(chat: Chat, messages: Sequence[Message], writer: Protocol | None, start: int) -> Iterator[Message | _Said]:
+    """The messages of others, shielded, and what the assistant says between them, with its calls.
+
+    Args:
+        start: the number of the first message.
+    """
     pieces: list[Segment] = []
-    waiting = list(enumerate(messages))
+    waiting = list(enumerate(messages, start))
     while waiting:
         number, message = waiting.pop(0)
         if message["role"] == "tool" and writer is not None:
