@@ -41,6 +41,21 @@ class LookUpTool(Tool):
         raise NotImplementedError
 
 
+class Till:
+    """A user's own world."""
+
+    def reset(self) -> str:
+        return "Pay."
+
+    def pay(self, coin: int) -> str:
+        """Pays one coin.
+
+        Args:
+            coin: its value.
+        """
+        return "Paid."
+
+
 class Talks(World):
     takes_text = True
 
@@ -153,3 +168,13 @@ def refusal(family: Family, name: str, talks: bool) -> str | None:
         return family.replies
     calls = not talks or family.calls.startswith("does not end")
     return family.calls if name == "function_calling" and family.calls and calls else None
+
+
+def test_a_world_with_tools_needs_a_template_that_calls(tmp_path):
+    FAMILIES["smollm2"].tokenizer().save_pretrained(tmp_path)
+    config = {"model_name_or_path": str(tmp_path), "world": Till, "protocol": "function_calling"}
+    with pytest.raises(
+        ValueError, match=r"no support for tools.*, or protocol 'tags'"
+    ):
+        ToolEnv.validate_config(config)
+    ToolEnv.validate_config({**config, "protocol": "tags"})
