@@ -130,7 +130,7 @@ class Chat:
         ids = [*([] if self.has_template else self._bos), *self.tokenizer.encode(first, add_special_tokens=False)]
         return np.concatenate([np.asarray(ids, dtype=np.int32), *map(self.encode, others)])
 
-    def encode(self, text: str, turn: Sequence[int] = ()) -> np.ndarray:
+    def encode(self, text: str, turn: Sequence[int] | np.ndarray = ()) -> np.ndarray:
         """The token ids of a text behind another one, [n] int32; `CUT` separates tokens and is left out.
 
         Args:

@@ -173,8 +173,6 @@ def refusal(family: Family, name: str, talks: bool) -> str | None:
 def test_a_world_with_tools_needs_a_template_that_calls(tmp_path):
     FAMILIES["smollm2"].tokenizer().save_pretrained(tmp_path)
     config = {"model_name_or_path": str(tmp_path), "world": Till, "protocol": "function_calling"}
-    with pytest.raises(
-        ValueError, match=r"no support for tools.*, or protocol 'tags'"
-    ):
+    with pytest.raises(ValueError, match=r"no support for tools.*, or protocol 'tags'"):
         ToolEnv.validate_config(config)
     ToolEnv.validate_config({**config, "protocol": "tags"})
