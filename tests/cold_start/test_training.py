@@ -4,6 +4,7 @@ import json
 import os
 import re
 import socket
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
@@ -14,7 +15,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rllib_arpo.cold_start import training
 from rllib_arpo.cold_start.examples import tokenize_transcript
+from rllib_arpo.cold_start.transcripts import Transcript
 from rllib_arpo.commands import run_command
+from rllib_arpo.envs.protocols.prompts import Chat
 from tests.helpers.models import byte_tokenizer, tiny_model
 
 TRANSCRIPT = [
@@ -37,6 +40,9 @@ def weights(folder) -> dict[str, torch.Tensor]:
 )
 def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys, of_lora):
     model = tiny_model(tmp_path / "model", "llama")
+    # It contradicts itself, so transformers would not save it.
+    contradictory = {"do_sample": False, "temperature": 0.6, "eos_token_id": [258, 256]}
+    Path(model, "generation_config.json").write_text(json.dumps(contradictory))
     data = write(tmp_path / "transcripts.jsonl", [TRANSCRIPT] * 4)
     argv = [*of_lora, "--model", model, "--data", data, "--output", str(tmp_path / "tuned"), "--epochs", "30"]
     argv += ["--lr", "1e-2", "--batch-size", "4", "--gradient-accumulation", "1", "--logging-steps", "1"]
@@ -44,6 +50,8 @@ def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys, of_lo
     first, last = re.search(r"loss from (\S+) to (\S+)\.\n", capsys.readouterr().out).groups()
     assert float(last) < 0.5 * float(first)
 
+    written = json.loads((tmp_path / "tuned" / "generation_config.json").read_text())
+    assert {key: written[key] for key in contradictory} == contradictory
     tuned = AutoModelForCausalLM.from_pretrained(tmp_path / "tuned")
     before, after = weights(model), tuned.state_dict()
     fixed = [name for name, weight in before.items() if torch.equal(weight, after[name])]
@@ -52,7 +60,9 @@ def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys, of_lo
     assert after["lm_head.weight"].dtype == torch.float32
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tuned")
     assert tokenizer.chat_template == byte_tokenizer().chat_template
-    example = {name: torch.tensor([ids]) for name, ids in tokenize_transcript(tokenizer, TRANSCRIPT).items()}
+    example = {
+        name: torch.tensor([ids]) for name, ids in tokenize_transcript(Chat(tokenizer), Transcript(TRANSCRIPT)).items()
+    }
     assert tuned(**example).loss.item() < 0.5 * float(first)
 
     assert run_command("cold-start", argv) == 2

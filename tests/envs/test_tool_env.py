@@ -162,6 +162,10 @@ def test_how_a_turn_ends_a_trajectory(begun, turn, notebook, limit, text, reward
     [
         ({"max_turn_tokens": 5}, ["abcde"], StopReason.TOKEN_LIMIT),
         ({"max_turn_tokens": 5}, ["abcd"], StopReason.NO_ANSWER),
+        # The last token that is allowed ends the turn.
+        ({"max_turn_tokens": 5}, ["abcd<|im_end|>"], StopReason.NO_ANSWER),
+        ({"max_response_tokens": 5}, ["abcd<|im_end|>"], StopReason.NO_ANSWER),
+        ({"max_turn_tokens": 5}, ["abcd<|im_start|>"], StopReason.TOKEN_LIMIT),
         # A refusal leaves no room for a further token.
         ({"max_calls_per_tool": {"note": 1}, "max_response_tokens": 120}, [note("a"), note("b")],
          StopReason.TOKEN_LIMIT),

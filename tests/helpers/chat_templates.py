@@ -3,6 +3,10 @@
 They write what the published templates of these models write; how it is put together is simpler.
 """
 
+from dataclasses import dataclass, field
+
+from tests.helpers.models import byte_tokenizer
+
 _TOOLS = (
     "# Tools\\n\\nYou may call functions. Their signatures are within <tools></tools>:\\n<tools>"
     "{% for tool in tools %}\\n{{ tool | tojson }}{% endfor %}\\n</tools>\\n\\n"
@@ -70,6 +74,180 @@ HERMES = (
 #: Opens the thought itself, as templates of models that always think do.
 THINKING = QWEN25.removesuffix("{% endif %}") + "<think>\n{% endif %}"
 TEMPLATES = {"qwen2.5": QWEN25, "qwen3": QWEN3, "hermes": HERMES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """A chat template in the style of a family of models, with what is known of it.
+
+    Attributes:
+        special: the tokenizer's special tokens; the last one is its end of a text.
+        end: the token that ends a turn; by default the end of a text.
+        between: the token that ends a turn which a message follows.
+        final: what the template writes after the last turn.
+        opens: what it writes of a thought before a turn.
+        system: whether it takes system messages.
+        lead: what it writes before the assistant's texts, and the model itself in a rollout.
+        calls: why "function_calling" is refused.
+        replies: why a world that talks is refused.
+    """
+
+    template: str
+    special: tuple[str, ...] = ("<|im_start|>", "<|im_end|>")
+    end: str = ""
+    between: str = ""
+    final: str | None = None
+    opens: str = ""
+    system: bool = True
+    lead: str = ""
+    calls: str = "has no support for tools that are called with <tool_call>"
+    replies: str = ""
+    kwargs: dict = field(default_factory=dict)
+
+    def tokenizer(self):
+        tokenizer = byte_tokenizer()
+        tokenizer.add_special_tokens({"additional_special_tokens": list(self.special), "eos_token": self.special[-1]})
+        tokenizer.chat_template = jinja(self.template)
+        return tokenizer
+
+
+_SAID = "{{ m.content.split('</think>')[-1].lstrip('\n') }}"
+
+
+def _rounds(turn: str, prompt: str, before: str = "") -> str:
+    """A template of one text for each message `m`."""
+    return f"{before}{{% for m in messages %}}{turn}{{% endfor %}}{{% if add_generation_prompt %}}{prompt}{{% endif %}}"
+
+
+_CHATML = _rounds("<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n", "<|im_start|>assistant\n")
+_NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('No system messages.') }}{% endif %}"
+_INST = "{% if m.role == 'user' %}[INST] {{ m.content }}[/INST]{% else %} {{ m.content }}</s>{% endif %}"
+_LAST = (
+    "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}"
+    "{% endif %}{% endfor %}"
+)
+_SYSTEM_LAST = (
+    "{% if m.role == 'user' %}[INST] {% if loop.index0 == ns.last and messages[0].role == 'system' %}"
+    "{{ messages[0].content }}\n\n{% endif %}{{ m.content }}[/INST]"
+    "{% elif m.role == 'assistant' %} {{ m.content }}</s>{% endif %}"
+)
+_GEMMA = (
+    "{% if m.role != 'system' %}<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
+    "{% if loop.index0 == 1 and messages[0].role == 'system' %}{{ messages[0].content }}\n\n{% endif %}"
+    "{{ m.content | trim }}<end_of_turn>\n{% endif %}"
+)
+_R1 = (
+    "{% if m.role == 'user' %}<|User|>{{ m.content }}{% elif m.role == 'assistant' %}<|Assistant|>"
+    + _SAID
+    + "<|eos|>{% else %}{{ m.content }}{% endif %}"
+)
+_GLM45 = (
+    "{% if m.role == 'assistant' %}<|assistant|>\n{% if '</think>' in m.content and loop.last %}"
+    "<think>{{ m.content.split('</think>')[0].split('<think>')[-1] }}</think>{% else %}<think></think>{% endif %}\n"
+    + _SAID
+    + "{% else %}<|{{ m.role }}|>\n{{ m.content }}{% endif %}"
+)
+_OLMO = (
+    "<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' %}<|eos|>{% endif %}"
+    "{% if not loop.last or m.role != 'assistant' %}\n{% endif %}"
+)
+_HEADER = "<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+#: Ids, headers and thoughts as in the published templates; the texts are shorter.
+FAMILIES = {
+    "qwen2.5": Family(template=QWEN25, calls=""),
+    "qwen3": Family(template=QWEN3, calls=""),
+    "qwen3 without thoughts": Family(
+        template=QWEN3, calls="", opens="<think>\n\n</think>\n\n", kwargs={"enable_thinking": False}
+    ),
+    "qwen3 thinking": Family(
+        template=QWEN3.removesuffix("{% endif %}{% endif %}").rpartition("{% if enable")[0] + "<think>\n{% endif %}",
+        calls="",
+        opens="<think>\n",
+    ),
+    "qwen2.5 thinking": Family(template=THINKING, calls="", opens="<think>\n"),
+    "hermes": Family(template=HERMES, calls=""),
+    "qwen3 coder": Family(
+        template=QWEN25.replace(
+            '{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}',
+            "<function={{ call.function.name }}>",
+        ),
+        calls="writes a call that cannot be read back",
+    ),
+    "smollm2": Family(
+        template="{% if messages[0].role != 'system' %}<|im_start|>system\nHelp.<|im_end|>\n{% endif %}" + _CHATML
+    ),
+    "deepseek r1 distill": Family(
+        template=_rounds(_R1, "<|Assistant|><think>\n", "<|bos|>"),
+        special=("<|bos|>", "<|User|>", "<|Assistant|>", "<|eos|>"),
+        opens="<think>\n",
+    ),
+    "llama 3": Family(
+        template=_rounds(
+            _HEADER + "{{ m.content | trim }}<|eot_id|>",
+            _HEADER.replace("{{ m.role }}", "assistant"),
+            "<|begin_of_text|>",
+        ),
+        special=("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|end_of_text|>"),
+        end="<|eot_id|>",
+    ),
+    "mistral": Family(template=_rounds(_INST, "", "<s>" + _NO_SYSTEM), special=("<s>", "</s>"), system=False, lead=" "),
+    "mistral 3": Family(
+        template=_rounds(_SYSTEM_LAST, "", "<s>" + _LAST),
+        special=("<s>", "</s>"),
+        lead=" ",
+        replies="changes what it has written before a turn when a message of the role 'user' follows",
+    ),
+    "gemma 2": Family(
+        template=_rounds(_GEMMA, "<start_of_turn>model\n", "<bos>" + _NO_SYSTEM),
+        special=("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>"),
+        end="<end_of_turn>",
+        system=False,
+    ),
+    "gemma 3": Family(
+        template=_rounds(_GEMMA, "<start_of_turn>model\n", "<bos>"),
+        special=("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>"),
+        end="<end_of_turn>",
+        system=False,
+    ),
+    "phi 3": Family(
+        template=_rounds(
+            "{% if m.role != 'system' %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endif %}", "<|assistant|>\n"
+        ),
+        special=("<|user|>", "<|assistant|>", "<|end|>", "<|endoftext|>"),
+        end="<|end|>",
+        system=False,
+    ),
+    "phi 4": Family(
+        template=_rounds(
+            "<|im_start|>{{ m.role }}<|im_sep|>{{ m.content }}<|im_end|>", "<|im_start|>assistant<|im_sep|>"
+        ),
+        special=("<|im_start|>", "<|im_sep|>", "<|im_end|>"),
+    ),
+    "olmo 2": Family(template=_rounds(_OLMO, "<|assistant|>\n", "<|eos|>"), special=("<|eos|>",)),
+    "glm 4": Family(
+        template=_rounds("<|{{ m.role }}|>\n{{ m.content }}", "<|assistant|>\n", "[gMASK]<sop>"),
+        special=("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|endoftext|>"),
+        between="<|user|>",
+        final="",
+        calls="does not end the assistant's messages with a special token",
+    ),
+    "glm 4.5": Family(
+        template=_rounds(_GLM45, "<|assistant|>", "[gMASK]<sop>"),
+        special=("[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|endoftext|>"),
+        between="<|user|>",
+        final="",
+        lead="\n",
+        calls="does not end the assistant's messages with a special token",
+    ),
+    "vicuna": Family(
+        template=_rounds("{{ m.role | upper }}: {{ m.content }}\n", "ASSISTANT: "),
+        special=("</s>",),
+        end="</s>",
+        final="",
+        calls="does not end the assistant's messages with a special token",
+        replies="does not end the assistant's messages with a special token",
+    ),
+}
 
 
 def jinja(template: str) -> str:

@@ -118,6 +118,13 @@ def test_while_a_trial_runs_plots_are_drawn_after_evaluations(folder, local_data
     assert read_runs(local_database)["a run"].info.status == "FAILED"
 
 
+def test_a_trial_that_fails_before_its_first_result_has_failed(workspace, local_database):
+    write_facts(workspace, RunFacts("1", "a", {}, FAILED, "ARPO"))
+    log_run(workspace, open_store(local_database, "ARPO"))
+    run = read_runs(local_database)["a"]
+    assert (run.info.status, artifacts(local_database, run)) == ("FAILED", [])
+
+
 def test_without_a_report_nothing_is_drawn(folder, local_database):
     write_facts(folder, replace(FACTS, status=FINISHED, report=False))
     log_run(folder, open_store())
