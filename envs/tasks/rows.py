@@ -26,6 +26,7 @@ class RowSource:
         size: number of rows.
         columns: the columns of all rows; None if every row has keys of its own.
         reader: from the columns that are needed to what reads a row: index -> (number in the file or data set, row).
+        first: the first row with these columns, without reading the others; {} if there is none.
     """
 
     name: str
@@ -33,6 +34,7 @@ class RowSource:
     size: int = field(compare=False)
     columns: tuple[str, ...] | None = field(compare=False)
     reader: Callable[[tuple[str, ...]], Callable[[int], tuple[int, Row]]] = field(compare=False)
+    first: Callable[[tuple[str, ...]], Row] = field(compare=False)
 
     def mark(self) -> str:
         """A mark of the content, the same in every process."""
@@ -86,8 +88,13 @@ def _open_parquet(path: str, version: Any) -> RowSource:
             table = file.read(columns=list(columns))
         return lambda index: (index, table_rows(table.slice(index, 1), f"{path}, row {index}")[0])
 
+    def first(columns: tuple[str, ...]) -> Row:
+        with opened_parquet(path) as file:
+            names = [name for name in columns if name in file.schema_arrow.names]
+            return next((table_rows(batch, f"{path}, row 0")[0] for batch in file.iter_batches(1, columns=names)), {})
+
     with opened_parquet(path) as file:
-        return RowSource(path, version, file.metadata.num_rows, tuple(file.schema_arrow.names), reader)
+        return RowSource(path, version, file.metadata.num_rows, tuple(file.schema_arrow.names), reader, first)
 
 
 def _of_json(path: str, version: Any, entries: list[tuple[int, Any]]) -> RowSource:
@@ -101,7 +108,7 @@ def _of_json(path: str, version: Any, entries: list[tuple[int, Any]]) -> RowSour
             raise DataError(f"{place}: not a JSON object.")
         return number, row
 
-    return RowSource(path, version, len(entries), None, lambda _columns: read)
+    return RowSource(path, version, len(entries), None, lambda _: read, lambda _: read(0)[1] if entries else {})
 
 
 def _open_json_lines(path: str, version: Any) -> RowSource:
@@ -149,11 +156,14 @@ def open_hub(hub_id: str, config: str | None, split: str) -> RowSource:
         raise DataError(f"{name}: cannot be loaded ({reason}). env_config['path'] names a local file.") from error
 
     def reader(columns: tuple[str, ...]) -> Callable[[int], tuple[int, Row]]:
-        # Columns that are not needed are not decoded (images, ...).
-        selected = dataset.select_columns(list(columns))
+        # Columns that are not needed are not decoded (images, ...). A saved data set may have the format of numpy.
+        selected = dataset.with_format(None).select_columns([name for name in columns if name in dataset.column_names])
         return lambda index: (index, selected[index])
 
-    return RowSource(name, dataset._fingerprint, len(dataset), tuple(dataset.column_names), reader)
+    def first(columns: tuple[str, ...]) -> Row:
+        return reader(columns)(0)[1] if len(dataset) else {}
+
+    return RowSource(name, dataset._fingerprint, len(dataset), tuple(dataset.column_names), reader, first)
 
 
 def all_rows(source: RowSource, columns: tuple[str, ...]) -> Iterator[tuple[int, Row]]:
