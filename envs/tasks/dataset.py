@@ -104,8 +104,8 @@ class DatasetTask(Task):
             own_id = row.get(spec.row_id) if spec.row_id else None
             check_unicode(str(own_id))
         except ValueError as error:
-            other = _layout(source)
-            hint = f"; env_config['task'] = {other!r} reads such rows" if other not in (name, PARQUET) else ""
+            other = _layout(source) if isinstance(error, MissingColumnError) else None
+            hint = f"; env_config['task'] = {other!r} reads such rows" if other else ""
             raise DataError(f"{place}: {error}{hint}.") from error
         if not (self.keep_system_prompt or spec.whole):
             messages = [message for message in messages if message[0] != "system"]
@@ -127,7 +127,9 @@ class DatasetTask(Task):
 
     @functools.cached_property
     def _parts(self) -> tuple[Part, ...]:
-        return tuple((source, _layout(source) if self.task == PARQUET else self.task) for source in self._sources())
+        return tuple(
+            (source, _layout(source) or PARQUET if self.task == PARQUET else self.task) for source in self._sources()
+        )
 
     def _sources(self) -> tuple[RowSource, ...]:
         if self.path:
@@ -162,6 +164,10 @@ class DatasetTask(Task):
         """The source's short name in question ids; the whole path where several files have the same."""
         stems = [_stem(one.name) for one, _ in self._parts]
         return _stem(source.name) if stems.count(_stem(source.name)) == 1 else source.name
+
+
+class MissingColumnError(ValueError):
+    """A row has no question or no answer where its layout has one."""
 
 
 def read_row(
@@ -207,7 +213,7 @@ def _present(columns: Sequence[str] | Mapping[str, Any], row: Mapping[str, Any],
             return column
     if optional:
         return None
-    raise ValueError(f"no {' or '.join(f'`{name}`' for name in columns)}")
+    raise MissingColumnError(f"no {' or '.join(f'`{name}`' for name in columns)}")
 
 
 def _row(source: RowSource, name: str, index: int) -> tuple[int, dict[str, Any]]:
@@ -215,13 +221,13 @@ def _row(source: RowSource, name: str, index: int) -> tuple[int, dict[str, Any]]
 
 
 @functools.lru_cache(maxsize=16)
-def _layout(source: RowSource) -> str:
+def _layout(source: RowSource) -> str | None:
     """The name in `SPECS` of the first layout that fits the first row."""
     try:
         row = source.first(MARKED)
     except DataError:  # It raises again when the row is asked.
         row = {}
-    return next((name for name, spec in SPECS.items() if spec.fits(row)), PARQUET)
+    return next((name for name, spec in SPECS.items() if spec.fits(row)), None)
 
 
 @functools.lru_cache(maxsize=16)

@@ -239,7 +239,8 @@ _verl = partial(
     tools=_LOOK_UP,
     skip=_NOT_SHOWN,
 )
-_OTHER_ANSWERS = ("answer", "ground_truth", "final_answer", "expected_answer", "solution", "label")
+_OTHERS = ("answer", "ground_truth", "final_answer", "expected_answer", "solution", "label")
+_ANY_ANSWER = {"reward_model": ground_truth, **dict.fromkeys(_OTHERS, texts)}
 
 #: Name of the task -> data set. The task "parquet" reads a file as the first of them that fits its first row.
 SPECS: dict[str, DatasetSpec] = {
@@ -248,7 +249,6 @@ SPECS: dict[str, DatasetSpec] = {
     "dapo": _verl(
         hub=Hub("BytedTsinghua-SIA/DAPO-Math-17k", None, _TRAIN_ONLY), ability=MATH, marks={"data_source": "math_dapo"}
     ),
-    "verl": _verl(marks={}),
     "triviaqa": _qa(
         hub=Hub("mandarjoshi/trivia_qa", "rc.nocontext", _VALIDATION),
         row_id="question_id",
@@ -304,7 +304,7 @@ SPECS: dict[str, DatasetSpec] = {
         answers={"answer": texts, "messages": last_answer},
         marks={},
     ),
-    PARQUET: _verl(question=("question", "problem", "prompt"), answers=dict.fromkeys(_OTHER_ANSWERS, texts), marks={}),
+    PARQUET: _verl(question=("question", "problem", "prompt"), answers=_ANY_ANSWER, marks={}),
 }
 #: The columns by which "parquet" recognises a layout.
 MARKED = tuple({name for one in SPECS.values() for name in (*one.question, *one.answers, *(one.marks or ()))})

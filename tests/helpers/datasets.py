@@ -79,7 +79,6 @@ LAYOUTS = {
     ),
     "arpo_mix": ([row("Q?", "A")], ("A",)),
     "arpo_deepsearch": ([row("Q?", "A")], ("A",)),
-    "verl": ([row("Q?", "A<|answer_split|>B")], ("A", "B")),
     "dapo": ([row("Q?", "A") | {"ability": "MATH"}], ("A",)),
     "search_r1": ([{"id": "train_0", "question": "Q?", "golden_answers": ["A", "B"]}], ("A", "B")),
     "triviaqa": (
