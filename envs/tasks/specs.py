@@ -5,20 +5,16 @@ from __future__ import annotations
 import base64
 import binascii
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rllib_arpo.envs.question import MATH, QA
-from rllib_arpo.envs.support.texts import closing_brace
+from rllib_arpo.envs.support.boxes import boxes, has_box, hashed, listed
 from rllib_arpo.envs.tasks.task import TEST, TRAIN
 
 Messages = list[tuple[str, str]]
 ANSWER_SEPARATOR = "<|answer_split|>"
-
-_HASHES = re.compile(r"####\s*(.+?)\s*$")
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s{}$])")
 
 AnswerReader = Callable[[Any], tuple[str, ...]]
 
@@ -69,23 +65,19 @@ def texts(value: Any) -> tuple[str, ...]:
 
 def after_hashes(value: Any) -> tuple[str, ...]:
     """GSM8K: a worked solution that ends with "#### 1,234"."""
-    found = _HASHES.search(value) if isinstance(value, str) else None
+    found = hashed(value) if isinstance(value, str) else None
     if found is None:
         raise ValueError("does not end with '#### answer'")
-    return (found[1],)
+    return (found,)
 
 
 def last_boxed(value: Any) -> tuple[str, ...]:
-    """MATH: a worked solution; its last `\\boxed{...}` (also `\\boxed 3` and `\\fbox{...}`) is the answer."""
-    boxes = list(_BOX.finditer(value)) if isinstance(value, str) else []
-    if not boxes:
-        raise ValueError("has no \\boxed{}")
-    if boxes[-1][1] != "{":
-        return (boxes[-1][1],)
-    end = closing_brace(value, boxes[-1].end())
-    if end is None:
-        raise ValueError("has a \\boxed{ that is not closed")
-    return _distinct([value[boxes[-1].end() : end]])
+    """MATH: a worked solution; what its last box holds is the answer."""
+    held = boxes(value) if isinstance(value, str) else []
+    if not held:
+        unread = isinstance(value, str) and has_box(value)
+        raise ValueError("has a \\boxed{} that is empty or not closed" if unread else "has no \\boxed{}")
+    return (held[-1],)
 
 
 def ground_truth(value: Any) -> tuple[str, ...]:
@@ -97,7 +89,8 @@ def ground_truth(value: Any) -> tuple[str, ...]:
 
 
 def _distinct(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(value.strip() for value in values if value.strip()))
+    each = (one.strip() for value in values for one in listed(value))
+    return tuple(dict.fromkeys(one for one in each if one))
 
 
 def decrypted(row: dict[str, Any]) -> dict[str, Any]:
