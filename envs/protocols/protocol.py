@@ -17,7 +17,7 @@ import numpy as np
 
 from rllib_arpo.envs.protocols.prompts import CUT, Chat, Message, special_texts
 from rllib_arpo.envs.question import Question, Shot
-from rllib_arpo.envs.support.texts import closing_brace, mapped
+from rllib_arpo.envs.support.texts import mapped
 from rllib_arpo.envs.tools.tool import THINK, Tool
 from rllib_arpo.envs.worlds.world import Opening
 
@@ -44,7 +44,7 @@ class CallRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The turn answers. `text` is the content of `\\boxed{}`; None unless the answer has exactly one box."""
+    """The turn answers. `text` is what its `\\boxed{}` holds; None without a box, or if boxes hold different things."""
 
     text: str | None
 
@@ -202,22 +202,6 @@ def end_of_turn(chat: Chat) -> str:
     end = chat.render(messages, generation_prompt=False).rpartition(ASSISTANT)[2]
     endings = [text for text in special_texts(chat.tokenizer) if text and end.startswith(text)]
     return max(endings, key=len, default="")
-
-
-def boxed(text: str) -> str | None:
-    """The content of the only `\\boxed{...}` in `text` (braces balanced), stripped; None unless there is exactly one.
-
-    An empty box does not count.
-    """
-    command = "\\boxed{"
-    begin = text.find(command)
-    if begin < 0:
-        return None
-    begin += len(command)
-    end = closing_brace(text, begin)
-    if end is None or command in text[end:]:
-        return None
-    return text[begin:end].strip() or None
 
 
 def defused(result: str, tags: re.Pattern[str]) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from rllib_arpo.envs.question import MATH, QA
-from rllib_arpo.envs.support.texts import closing_brace
+from rllib_arpo.envs.support.boxes import boxes, has_box, hashed, listed, stated
 from rllib_arpo.envs.tasks.task import TEST, TRAIN
 
 Messages = list[tuple[str, str]]
@@ -22,8 +22,6 @@ PARQUET = "parquet"
 #: Keys of right answers in an object: TriviaQA's, SQuAD's, Search-R1's.
 ANSWERS_IN = ("value", "aliases", "text", "target")
 
-_HASHES = re.compile(r"####\s*(.+?)\s*$")
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s{}$])")
 #: Instructions that data sets write around a question: DAPO's, verl's for GSM8K and MATH, Search-R1's. They ask for an
 #: answer in another format than the protocol's.
 _INSTRUCTIONS = re.compile(
@@ -99,11 +97,11 @@ def last_question(value: Any) -> Messages:
 
 
 def last_answer(value: Any) -> tuple[str, ...]:
-    """The last `\\boxed{}` of a conversation's last message."""
+    """What the last message of a conversation states as its answer."""
     text = _content(value[-1])
-    if value[-1].get("role") != "assistant" or not isinstance(text, str) or not _BOX.search(text):
-        raise ValueError("does not end with the assistant's \\boxed{answer}: add a column `answer`")
-    return last_boxed(text)
+    if value[-1].get("role") != "assistant" or not isinstance(text, str) or (answer := stated(text)) == text:
+        raise ValueError("does not end with an answer of the assistant in \\boxed{}: add a column `answer`")
+    return (answer,)
 
 
 def texts(value: Any) -> tuple[str, ...]:
@@ -121,23 +119,19 @@ def texts(value: Any) -> tuple[str, ...]:
 
 def after_hashes(value: Any) -> tuple[str, ...]:
     """GSM8K: a worked solution that ends with "#### 1,234"."""
-    found = _HASHES.search(value) if isinstance(value, str) else None
+    found = hashed(value) if isinstance(value, str) else None
     if found is None:
         raise ValueError("does not end with '#### answer'")
-    return (found[1],)
+    return (found,)
 
 
 def last_boxed(value: Any) -> tuple[str, ...]:
-    """MATH: a worked solution; its last `\\boxed{...}` (also `\\boxed 3` and `\\fbox{...}`) is the answer."""
-    boxes = list(_BOX.finditer(value)) if isinstance(value, str) else []
-    if not boxes:
-        raise ValueError("has no \\boxed{}")
-    if boxes[-1][1] != "{":
-        return (boxes[-1][1],)
-    end = closing_brace(value, boxes[-1].end())
-    if end is None:
-        raise ValueError("has a \\boxed{ that is not closed")
-    return _distinct([value[boxes[-1].end() : end]])
+    """MATH: a worked solution; what its last box holds is the answer."""
+    held = boxes(value) if isinstance(value, str) else []
+    if not held:
+        unread = isinstance(value, str) and has_box(value)
+        raise ValueError("has a \\boxed{} that is empty or not closed" if unread else "has no \\boxed{}")
+    return (held[-1],)
 
 
 def ground_truth(value: Any) -> tuple[str, ...]:
@@ -152,7 +146,8 @@ def ground_truth(value: Any) -> tuple[str, ...]:
 
 
 def _distinct(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(value.strip() for value in values if value.strip()))
+    each = (one.strip() for value in values for one in listed(value))
+    return tuple(dict.fromkeys(one for one in each if one))
 
 
 def decrypted(row: dict[str, Any]) -> dict[str, Any]:
