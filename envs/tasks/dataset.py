@@ -96,7 +96,7 @@ class DatasetTask(Task):
     def question(self, number: int, tools: Sequence[str] = ()) -> Question:
         (source, name), index = self._locate(number)
         spec = SPECS[name]
-        row_number, found = _row(source, name, index)
+        row_number, found = source.row(index, spec.columns)
         place = f"{source.name}, row {row_number}"
         try:
             row = spec.decode(found)
@@ -104,7 +104,7 @@ class DatasetTask(Task):
             own_id = row.get(spec.row_id) if spec.row_id else None
             check_unicode(str(own_id))
         except ValueError as error:
-            other = _layout(source) if isinstance(error, MissingColumnError) else None
+            other = layout_of(source) if isinstance(error, MissingColumnError) else None
             hint = f"; env_config['task'] = {other!r} reads such rows" if other else ""
             raise DataError(f"{place}: {error}{hint}.") from error
         if not (self.keep_system_prompt or spec.whole):
@@ -120,15 +120,16 @@ class DatasetTask(Task):
     def _locate(self, number: int) -> tuple[Part, int]:
         """The file of question `number`, and the row in it."""
         row = int(self._chosen[self.row(number, stream=1)])
-        ends = np.cumsum([source.size for source, _ in self._parts])
-        place = int(np.searchsorted(ends, row, side="right"))
-        part = self._parts[place]
-        return part, row - int(ends[place]) + part[0].size
+        for part in self._parts:
+            if row < part[0].size:
+                return part, row
+            row -= part[0].size
+        raise AssertionError(f"There is no question {number}.")
 
     @functools.cached_property
     def _parts(self) -> tuple[Part, ...]:
         return tuple(
-            (source, _layout(source) or PARQUET if self.task == PARQUET else self.task) for source in self._sources()
+            (source, layout_of(source) or PARQUET if self.task == PARQUET else self.task) for source in self._sources()
         )
 
     def _sources(self) -> tuple[RowSource, ...]:
@@ -170,9 +171,7 @@ class MissingColumnError(ValueError):
     """A row has no question or no answer where its layout has one."""
 
 
-def read_row(
-    spec: DatasetSpec, row: Mapping[str, Any], ability: str | None = None
-) -> tuple[Messages, tuple[str, ...], str]:
+def read_row(spec: DatasetSpec, row: Mapping[str, Any], ability: str | None) -> tuple[Messages, tuple[str, ...], str]:
     """(messages, right answers, ability) of a decoded row; `ability` overrides what the data set or the row says.
 
     Raises:
@@ -216,12 +215,8 @@ def _present(columns: Sequence[str] | Mapping[str, Any], row: Mapping[str, Any],
     raise MissingColumnError(f"no {' or '.join(f'`{name}`' for name in columns)}")
 
 
-def _row(source: RowSource, name: str, index: int) -> tuple[int, dict[str, Any]]:
-    return source.row(index, (source.columns or ()) if SPECS[name].whole else SPECS[name].columns)
-
-
 @functools.lru_cache(maxsize=16)
-def _layout(source: RowSource) -> str | None:
+def layout_of(source: RowSource) -> str | None:
     """The name in `SPECS` of the first layout that fits the first row."""
     try:
         row = source.first(MARKED)
@@ -266,7 +261,7 @@ def _digest(source: RowSource, name: str, index: int) -> int:
     """A number that rows share if they ask the same, whatever its upper case, blanks and Unicode form."""
     spec = SPECS[name]
     try:
-        row = spec.decode(_row(source, name, index)[1])
+        row = spec.decode(source.row(index, spec.columns)[1])
         asked = "".join(content for role, content in _asked(spec, row) if role != "system")
         text = repr(sorted(row.items())) if spec.whole else asked
     except (DataError, ValueError):  # It raises again when the row is asked.

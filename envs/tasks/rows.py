@@ -40,16 +40,16 @@ class RowSource:
         """A mark of the content, the same in every process."""
         return self.version if isinstance(self.version, str) else fingerprint([Path(self.name)])
 
-    def row(self, index: int, columns: tuple[str, ...]) -> tuple[int, Row]:
+    def row(self, index: int, columns: tuple[str, ...] | None) -> tuple[int, Row]:
         """(number in the file or data set, row).
 
         Args:
-            columns: all columns that the caller needs; missing ones are left out.
+            columns: all columns that the caller needs; missing ones are left out. None: all that there are.
 
         Raises:
             DataError: the row is not readable.
         """
-        return _reader(self, self.known(columns))(index)
+        return _reader(self, (self.columns or ()) if columns is None else self.known(columns))(index)
 
     def known(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `columns` that this source has."""

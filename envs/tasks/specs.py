@@ -47,27 +47,30 @@ class Hub:
     splits: Mapping[str, str] = field(default_factory=lambda: {TRAIN: "train", TEST: "test"})
 
 
-def plain(value: Any) -> Messages:
-    """A question that is a string."""
-    if not isinstance(value, str) or not value.strip():
+def asked(value: Any) -> Messages:
+    """A question that is a string, or a list of {role, content}."""
+    if not isinstance(value, str):
+        return chat_messages(value)
+    if not value.strip():
         raise ValueError("has no text")
     return [("user", value)]
 
 
+def bare(value: Any) -> Messages:
+    """The same without the instruction that its data set writes around it."""
+    return [(role, _INSTRUCTIONS.sub("", content).strip() or content) for role, content in asked(value)]
+
+
 def chat_messages(value: Any) -> Messages:
     """A question that is a list of {role, content}."""
-    messages: list[tuple[Any, Any]] = [(message.get("role"), _content(message)) for message in _listed(value)]
+    if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
+        raise ValueError("is not a list of {role, content}")
+    messages: list[tuple[Any, Any]] = [(message.get("role"), _content(message)) for message in value]
     if not all(isinstance(text, str) for message in messages for text in message):
         raise ValueError("has a message whose role or content is not a string")
     if not any(role == "user" and content.strip() for role, content in messages):
         raise ValueError("has no user message with text")
-    return messages
-
-
-def _listed(value: Any) -> list[dict[str, Any]]:
-    if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
-        raise ValueError("is not a list of {role, content}")
-    return value
+    return [("system" if role == "developer" else role, content) for role, content in messages]
 
 
 def _content(message: Mapping[str, Any]) -> Any:
@@ -78,28 +81,20 @@ def _content(message: Mapping[str, Any]) -> Any:
     return content if None in said else "".join(map(str, said))
 
 
-def text_or_messages(value: Any) -> Messages:
-    """A question that is either."""
-    return plain(value) if isinstance(value, str) else chat_messages(value)
-
-
-def bare(value: Any) -> Messages:
-    """Either, without the instruction that its data set writes around it."""
-    return [(role, _INSTRUCTIONS.sub("", content) or content) for role, content in text_or_messages(value)]
-
-
 def last_question(value: Any) -> Messages:
-    """A conversation up to its last user message."""
-    end = max((i for i, message in enumerate(_listed(value)) if message.get("role") == "user"), default=-1) + 1
-    if any(message.get("tool_calls") or message.get("role") == "tool" for message in value[:end]):
+    """A conversation (OpenAI's) up to its last user message."""
+    messages = [message for message in value if isinstance(message, dict)] if isinstance(value, list) else []
+    end = max((i for i, message in enumerate(messages) if message.get("role") == "user"), default=-1) + 1
+    if any(message.get("tool_calls") or message.get("role") == "tool" for message in messages[:end]):
         raise ValueError("has tool calls before its last user message, which a question cannot show")
-    return [("system" if role == "developer" else role, content) for role, content in chat_messages(value[:end])]
+    return chat_messages(messages[:end])
 
 
 def last_answer(value: Any) -> tuple[str, ...]:
     """What the last message of a conversation states as its answer."""
-    text = _content(value[-1])
-    if value[-1].get("role") != "assistant" or not isinstance(text, str) or (answer := stated(text)) == text:
+    last = value[-1] if isinstance(value[-1], dict) else {}
+    text = _content(last)
+    if last.get("role") != "assistant" or not isinstance(text, str) or (answer := stated(text)) == text:
         raise ValueError("does not end with an answer of the assistant in \\boxed{}: add a column `answer`")
     return (answer,)
 
@@ -187,11 +182,11 @@ class DatasetSpec:
         decode: row -> row, before anything is read.
     """
 
-    question: tuple[str, ...] = ("question", "problem")
+    question: tuple[str, ...] = ("question", "problem", "Question")
     answers: Mapping[str, AnswerReader]
     marks: Mapping[str, str] | None = None
     aliases: tuple[str, ...] = ()
-    read_question: Callable[[Any], Messages] = plain
+    read_question: Callable[[Any], Messages] = asked
     ability: str | None
     row_id: str | None = None
     tools: tuple[str, ...]
@@ -201,8 +196,10 @@ class DatasetSpec:
     decode: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """All columns that are read."""
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that are read; None: all."""
+        if self.whole:
+            return None
         others = ("ability", "canary", *filter(None, [self.row_id]))
         return tuple(dict.fromkeys((*self.question, *self.answers, *self.aliases, *others)))
 
@@ -214,7 +211,7 @@ class DatasetSpec:
 
 
 _CALCULATE, _LOOK_UP = ("python",), ("search", "python")
-_ALIASES = {"golden_answers": texts, "answer": texts}
+_ANSWERS = dict.fromkeys(("golden_answers", "answer", "answers", "Answer", "Final answer"), texts)
 _TRAIN_ONLY, _TEST_ONLY = {TRAIN: "train"}, {TEST: "test"}
 _DEV, _VALIDATION = {TRAIN: "train", TEST: "dev"}, {TRAIN: "train", TEST: "validation"}
 _NOT_SHOWN = {name: {"": f"`{name}`, which the question does not show"} for name in ("images", "choices", "options")}
@@ -222,7 +219,7 @@ _NOT_SHOWN = {name: {"": f"`{name}`, which the question does not show"} for name
 _PROOFS = {"answer": {"proof": "no answer but a proof", "notfound": "no answer"}, **_NOT_SHOWN}
 
 _math = partial(DatasetSpec, ability=MATH, answers={"answer": texts, "solution": last_boxed}, tools=_CALCULATE)
-_qa = partial(DatasetSpec, ability=QA, answers={"answer": texts}, tools=_LOOK_UP, row_id="id")
+_qa = partial(DatasetSpec, ability=QA, answers=_ANSWERS, tools=_LOOK_UP, row_id="id")
 _flash_rag = partial(Hub, "RUC-NLPIR/FlashRAG_datasets")
 #: verl's layout, which the ARPO authors use: their files of deep search leave the column `ability` empty.
 _verl = partial(
@@ -235,62 +232,36 @@ _verl = partial(
     skip=_NOT_SHOWN,
 )
 _OTHERS = ("answer", "ground_truth", "final_answer", "expected_answer", "solution", "label")
-_ANY_ANSWER = {"reward_model": ground_truth, **dict.fromkeys(_OTHERS, texts)}
+_ANY_ANSWERS = {"reward_model": ground_truth, **dict.fromkeys(_OTHERS, texts)}
 
 #: Name of the task -> data set. The task "parquet" reads a file as the first of them that fits its first row.
 SPECS: dict[str, DatasetSpec] = {
     "simpleqa": _qa(hub=Hub("basicv8vc/SimpleQA", None, _TEST_ONLY), marks={"metadata": "answer_type"}),
-    "search_r1": _qa(hub=Hub("PeterJinGo/nq_hotpotqa_train"), answers=_ALIASES, marks={"golden_answers": ""}),
-    "dapo": _verl(
-        hub=Hub("BytedTsinghua-SIA/DAPO-Math-17k", None, _TRAIN_ONLY), ability=MATH, marks={"data_source": "math_dapo"}
-    ),
-    "triviaqa": _qa(
-        hub=Hub("mandarjoshi/trivia_qa", "rc.nocontext", _VALIDATION),
-        row_id="question_id",
-        marks={"answer": "'aliases'"},
-    ),
-    "squad": _qa(
-        hub=Hub("rajpurkar/squad", None, _VALIDATION), answers={"answers": texts}, marks={"answers": "'text'"}
-    ),
-    "hotpotqa": _qa(
-        hub=Hub("hotpotqa/hotpot_qa", "distractor", _VALIDATION), answers=_ALIASES, marks={"supporting_facts": ""}
-    ),
-    "2wiki": _qa(hub=_flash_rag("2wikimultihopqa", _DEV), answers=_ALIASES),
-    "musique": _qa(
-        hub=_flash_rag("musique", _DEV), answers=_ALIASES, aliases=("answer_aliases",), marks={"answer_aliases": ""}
-    ),
-    "bamboogle": _qa(hub=_flash_rag("bamboogle", _TEST_ONLY), answers=_ALIASES),
+    "search_r1": _qa(hub=Hub("PeterJinGo/nq_hotpotqa_train"), marks={"golden_answers": ""}),
+    "triviaqa": _qa(hub=Hub("mandarjoshi/trivia_qa", "rc.nocontext", _VALIDATION), marks={"answer": "'aliases'"}),
+    "squad": _qa(hub=Hub("rajpurkar/squad", None, _VALIDATION), marks={"answers": "'text'"}),
+    "hotpotqa": _qa(hub=Hub("hotpotqa/hotpot_qa", "distractor", _VALIDATION), marks={"supporting_facts": ""}),
+    "2wiki": _qa(hub=_flash_rag("2wikimultihopqa", _DEV)),
+    "musique": _qa(hub=_flash_rag("musique", _DEV), aliases=("answer_aliases",), marks={"answer_aliases": ""}),
+    "bamboogle": _qa(hub=_flash_rag("bamboogle", _TEST_ONLY)),
     "gsm8k": _math(hub=Hub("openai/gsm8k", "main"), answers={"answer": after_hashes}, marks={"answer": "####"}),
     "math": _math(hub=Hub("DigitalLearningGmbH/MATH-lighteval", "default"), marks={"problem": ""}, skip=_PROOFS),
     "math500": _math(hub=Hub("HuggingFaceH4/MATH-500", None, _TEST_ONLY), row_id="unique_id"),
     "aime24": _math(hub=Hub("HuggingFaceH4/aime_2024", None, {TEST: "train"}), row_id="id"),
     "aime25": _math(hub=Hub("math-ai/aime25", None, _TEST_ONLY), row_id="id"),
-    "webwalker": _qa(
-        hub=Hub("callanwu/WebWalkerQA", None, {TEST: "main"}),
-        answers={"answer": texts, "Answer": texts},
-        question=("question", "Question"),
-    ),
+    "webwalker": _qa(hub=Hub("callanwu/WebWalkerQA", None, {TEST: "main"})),
     "gaia": _qa(
         hub=Hub("gaia-benchmark/GAIA", "2023_all", {TEST: "validation"}),
-        answers={"answer": texts, "Final answer": texts},
         row_id="task_id",
-        question=("Question",),
         skip={"file_name": {"": "an attached file"}},
     ),
     "hle": _qa(hub=Hub("cais/hle", None, _TEST_ONLY), skip={"image": {"": "an image"}}),
     "xbench": _qa(
         hub=Hub("xbench/DeepSearch", None, {TEST: "train"}), question=("question", "prompt"), decode=decrypted
     ),
-    "qa": _qa(answers={"answer": texts, "answers": texts}, aliases=("answers",), marks={"answers": ""}),
-    "rows": DatasetSpec(
-        question=("prompt",),
-        read_question=text_or_messages,
-        answers={"answer": texts, "answers": texts},
-        aliases=("answers",),
-        ability=None,
-        tools=(),
-        whole=True,
-    ),
+    "qa": _qa(aliases=("answers",), marks={"answers": ""}),
+    "rows": _qa(question=("prompt",), aliases=("answers",), row_id=None, ability=None, tools=(), whole=True),
+    "dapo": _verl(hub=Hub("BytedTsinghua-SIA/DAPO-Math-17k", None, _TRAIN_ONLY)),
     "arpo_mix": _verl(hub=Hub("dongguanting/ARPO-RL-Reasoning-10K", None, _TRAIN_ONLY)),
     "arpo_deepsearch": _verl(hub=Hub("dongguanting/ARPO-RL-DeepSearch-1K", None, _TRAIN_ONLY), ability=QA),
     "messages": _verl(
@@ -299,7 +270,7 @@ SPECS: dict[str, DatasetSpec] = {
         answers={"answer": texts, "messages": last_answer},
         marks={},
     ),
-    PARQUET: _verl(question=("question", "problem", "prompt"), answers=_ANY_ANSWER, marks={}),
+    PARQUET: _verl(question=("question", "problem", "prompt"), answers=_ANY_ANSWERS, marks={}),
 }
 #: The columns by which "parquet" recognises a layout.
 MARKED = tuple({name for one in SPECS.values() for name in (*one.question, *one.answers, *(one.marks or ()))})
