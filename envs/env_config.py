@@ -10,11 +10,12 @@ from typing import Any
 
 from rllib_arpo.envs.protocols import PROTOCOLS
 from rllib_arpo.envs.protocols.prompts import Chat, load_tokenizer
-from rllib_arpo.envs.protocols.protocol import Protocol
+from rllib_arpo.envs.protocols.protocol import Protocol, check_goes_on
 from rllib_arpo.envs.question import Comparison
 from rllib_arpo.envs.registry import find_task, task_keys
 from rllib_arpo.envs.rewards import Scorer, make_scorer
 from rllib_arpo.envs.rewards.compose import Reward
+from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import check_count, check_known
 from rllib_arpo.envs.tasks import Task
 from rllib_arpo.envs.tasks.seeds import SeedsTask
@@ -106,10 +107,18 @@ class ToolEnvConfig:
         """The protocol for these tools.
 
         Raises:
-            ValueError: the chat template does not suit it.
+            ValueError: the chat template does not suit it, or the world.
         """
+        from jinja2 import TemplateError
+
         shielded = {name: tool.shielded(chat.shield) for name, tool in tools.items()}
-        return PROTOCOLS[self.protocol](shielded, chat)
+        protocol = PROTOCOLS[self.protocol](shielded, chat)
+        if self.make_world is not None and (self.make_world.sample.takes_text or self.make_world.sample.takes_turns):
+            try:
+                check_goes_on(chat, protocol.functions, "user")
+            except (ValueError, TemplateError) as error:
+                raise ValueError(f"env_config['world'] talks with the model, and {first_line(error)}.") from error
+        return protocol
 
 
 def read_env_config(env_config: Mapping[str, Any]) -> tuple[ToolEnvConfig, Task, dict[str, Tool]]:

@@ -56,9 +56,14 @@ def build_prompt(
     """The prompt's token ids, [p] int32. `instruction` is that of `Protocol.prompt`.
 
     Raises:
-        DataError: as `checked_prompt`.
+        DataError: as `checked_prompt`, or the chat template refuses the messages.
     """
-    return checked_prompt(protocol.prompt(chat, question, instruction), question, config)
+    try:
+        with _rendering():
+            prompt = protocol.prompt(chat, question, instruction)
+    except UnreadableError as error:
+        raise DataError(f"{question.source}: {error}") from error
+    return checked_prompt(prompt, question, config)
 
 
 def checked_prompt(prompt: np.ndarray, question: Question, config: ToolEnvConfig) -> np.ndarray:
@@ -79,7 +84,7 @@ def checked_prompt(prompt: np.ndarray, question: Question, config: ToolEnvConfig
 
 
 class UnreadableError(BrokenToolError):
-    """The chat template cannot render what a world wants the model to read."""
+    """The chat template cannot render what the model is to read."""
 
 
 @contextlib.contextmanager

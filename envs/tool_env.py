@@ -36,7 +36,6 @@ from rllib_arpo.envs.prompt import (
     next_messages,
     with_opening,
 )
-from rllib_arpo.envs.protocols.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, Parsed, end_of_turn
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
@@ -62,8 +61,8 @@ class ToolEnv(ForkableMultiAgentEnv):
       - a turn that breaks the protocol, or a call of a tool that this environment does not have (MALFORMED_CALL);
       - neither call nor answer (NO_ANSWER);
       - a token limit (TOKEN_LIMIT). A path over the limit always ends in this way. So does a turn that exactly reaches
-        the limit, unless it is a call, or an answer in its one box. So does a tool response that leaves no room for one
-        more token; it is not cut, since the model could not answer it;
+        the limit, unless its last token ends it, or it is a call, or an answer in its one box. So does a tool response
+        that leaves no room for one more token; it is not cut, since the model could not answer it;
       - a call after max_tool_calls executed calls (TOOL_CALL_LIMIT; a call beyond max_calls_per_tool is answered by a
         refusal instead, and the trajectory goes on);
       - the world's word that it is over (WORLD_ENDED), or a tool or world that cannot be brought back (BROKEN_TOOL,
@@ -93,10 +92,12 @@ class ToolEnv(ForkableMultiAgentEnv):
         self.chat = self.config.make_chat()
         self.tokenizer = self.chat.tokenizer
         self.protocol = self.config.make_protocol(self.tools, self.chat)
-        self.stop = self.protocol.stop
+        self.stop, end = self.protocol.stop, end_of_turn(self.chat)
+        #: The tokens with which the model ends a turn itself.
+        self._ends = set(self.tokenizer.convert_tokens_to_ids([*filter(None, (end, self.tokenizer.eos_token))]))
         if self._takes_text:
             self.tool_names = (*self.tool_names, TEXT)
-            self.stop = tuple(dict.fromkeys((*self.stop, *filter(None, [end_of_turn(self.chat)]))))
+            self.stop = tuple(dict.fromkeys((*self.stop, *filter(None, [end]))))
         self._scorer = self.config.make_scorer(self.task.comparisons())
         self.num_questions = self.task.num_questions
         for tool in self.tools.values():
@@ -126,9 +127,9 @@ class ToolEnv(ForkableMultiAgentEnv):
         """
         config, task, tools = read_env_config(env_config)
         chat = config.make_chat()
+        protocol = config.make_protocol(tools, chat)
         if config.world is None:  # A world ends the prompt when it is reset.
-            question = asked_alone(task.question(0, tuple(tools)), config)
-            build_prompt(chat, config.make_protocol(tools, chat), question, config)
+            build_prompt(chat, protocol, asked_alone(task.question(0, tuple(tools)), config), config)
 
     def take_refused(self) -> int:
         return 0 if self._make_world is None else self._make_world.sample.take_refused()
@@ -200,13 +201,15 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     async def _turn(self, agent_id: str, token_ids: np.ndarray) -> StepResult:
         token_ids = np.asarray(token_ids, dtype=np.int32)
-        text = turn_text(self.tokenizer, token_ids, keep=self.protocol.end_tags)
-        state = self._paths[agent_id].with_generated(text, token_ids)
+        path = self._paths[agent_id]
+        text = self.chat.turn_text(path.context[-1], token_ids, keep=self.protocol.end_tags)
+        state = path.with_generated(text, token_ids)
         parsed = self.protocol.parse(text)
         room = self._room(state)
         if room < 0:
             return await self._end(state, StopReason.TOKEN_LIMIT)
         is_full = room == 0 or len(token_ids) >= (self.config.max_turn_tokens or np.inf)
+        is_full = is_full and self._ends.isdisjoint(token_ids[-1:].tolist())
         said = None if is_full else self._text_for_world(state, text, parsed)
         if said is not None:
             return await self._say(agent_id, state, said)

@@ -18,6 +18,8 @@ from typing import TYPE_CHECKING
 from rllib_arpo import cold_start
 from rllib_arpo.cold_start import ColdStartSettings
 from rllib_arpo.cold_start.examples import tokenize_transcript
+from rllib_arpo.cold_start.transcripts import Transcript
+from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.terminal import about, activity
 from tuned_examples.smollm2 import cached_folder
 
@@ -204,5 +206,5 @@ def mark(
     text = [repr((VERSION, recipe, settings)), tokenizer.backend_tokenizer.to_str(), str(tokenizer.chat_template)]
     for stage in stages:
         for row in rows[stage.rows](min(stage.count, MARKED_ROWS), stage.seed):
-            text.append(json.dumps(tokenize_transcript(tokenizer, row["messages"])))
+            text.append(json.dumps(tokenize_transcript(Chat(tokenizer), Transcript(row["messages"]))))
     return hashlib.sha256("\n".join(text).encode()).hexdigest()[:12]

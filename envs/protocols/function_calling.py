@@ -20,16 +20,15 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.envs.protocols.prompts import Chat, Message, special_texts
+from rllib_arpo.envs.protocols.prompts import USER, Chat, Message, special_texts
 from rllib_arpo.envs.protocols.protocol import (
-    USER,
     Answer,
     CallRequest,
     Malformed,
     Nothing,
     Parsed,
     Protocol,
-    after_turn,
+    check_goes_on,
     defused,
     end_of_turn,
     only_punctuation,
@@ -39,8 +38,8 @@ from rllib_arpo.envs.support.boxes import boxed, has_box
 from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.tools.tool import CALL, RESPONSE, THINK, TOOLS, Tool
 
-#: Placeholder for a tool's text while a template is rendered.
-_RESULT = "\ue000result\ue001"
+#: The end of a refusal.
+REMEDY = "; take a model that calls so, such as Qwen2.5 or Qwen3, or the protocol 'tags', which needs no template."
 _TAG = re.compile(rf"<(/?)({CALL}|{THINK})>")
 _RESERVED = re.compile(rf"<(/?)({CALL}|{RESPONSE}|{THINK}|{TOOLS})>")
 
@@ -55,21 +54,18 @@ class FunctionCallingProtocol(Protocol):
         result and where ARPO can fork.
       - A call is one JSON object with the keys "name" and "arguments", an object. Anything else is malformed; if the
         arguments of a known tool are wrong, the tool answers with an error.
-      - Plain text before the call is allowed. Text between `<think>` and `</think>` neither calls nor answers. A
-        template may have opened the thought itself, at the end of the prompt.
+      - Plain text before the call is allowed. Text between `<think>` and `</think>` neither calls nor answers.
       - A turn without a call is the answer, if it has a `\\boxed{}` outside of its thoughts; it must have exactly one.
       - `<tool_response>` and the tokens that structure the chat ("<|im_start|>") are bad format everywhere.
 
     Attributes:
         available: name -> tool.
         end_of_turn: the text of the token that ends the assistant's messages.
-        begins_in_thought: whether the template opens a thought before the model's first token.
         special: texts of the tokenizer's special tokens.
     """
 
     available: Mapping[str, Tool]
     end_of_turn: str
-    begins_in_thought: bool = False
     special: frozenset[str] = frozenset()
 
     @property
@@ -89,7 +85,7 @@ class FunctionCallingProtocol(Protocol):
         forbidden = self._forbidden().search(turn)
         if forbidden:
             return Malformed(f"the model wrote {forbidden[0]}")
-        opened, begin, said = (THINK if self.begins_in_thought else None), 0, ""
+        opened, begin, said = None, 0, ""
         for tag in _TAG.finditer(turn):
             closing, name = bool(tag[1]), tag[2]
             if opened is None and closing:
@@ -117,10 +113,7 @@ class FunctionCallingProtocol(Protocol):
         return defused(text, _RESERVED)
 
     def said(self, turn: str) -> str:
-        turn = turn.removesuffix(self.end_of_turn)
-        if self.begins_in_thought:
-            turn = turn.partition(f"</{THINK}>")[2]
-        return super().said(turn).partition(f"<{CALL}>")[0].strip()
+        return super().said(turn.removesuffix(self.end_of_turn)).partition(f"<{CALL}>")[0].strip()
 
     def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
         messages: list[Message] = [{"role": "user", "content": shield(shot.question)}]
@@ -138,6 +131,17 @@ class FunctionCallingProtocol(Protocol):
             *messages,
             {"role": "assistant", "content": f"{thought}The final answer is \\boxed{{{shield(shot.answer)}}}."},
         ]
+
+    def turn(self, chat: Chat, text: str, name: str, arguments: Mapping[str, Any]) -> str:
+        call = {"type": "function", "function": {"name": name, "arguments": arguments}}
+        said: Message = {"role": "assistant", "content": "", "tool_calls": [call]}
+        messages: list[Message] = [{"role": "user", "content": USER}, said]
+        rendered = chat.render(messages, self.functions, generation_prompt=False)
+        begin, end = rendered.rfind(f"<{CALL}>"), rendered.rfind(f"</{CALL}>") + len(f"</{CALL}>")
+        turn = (f"{text}\n" if text else "") + rendered[begin:end]
+        if self.parse(turn) != CallRequest(name, dict(arguments)):
+            raise ValueError(f"the chat template of {chat.name} writes a call that cannot be read back ({turn!r:.100})")
+        return turn
 
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
         message = {"role": "tool", "name": request.name, "content": result}
@@ -158,40 +162,35 @@ def function_calling(tools: Mapping[str, Tool], chat: Chat) -> FunctionCallingPr
     from jinja2 import TemplateError
 
     if not chat.has_template:
-        raise ValueError(f"protocol 'function_calling' needs a chat template, and {chat.name} has none.")
+        raise ValueError(f"protocol 'function_calling' needs a chat template, and {chat.name} has none{REMEDY}")
     try:
-        begin = chat.render([{"role": "user", "content": USER}]).rpartition(USER)[2]
         end = end_of_turn(chat)
         if not end:
             raise ValueError(
-                f"protocol 'function_calling': the chat template of {chat.name} does not end the assistant's messages"
-                " with a special token."
+                f"the chat template of {chat.name} does not end the assistant's messages with a special token"
             )
-        begins_in_thought = begin.rfind(f"<{THINK}>") > begin.rfind(f"</{THINK}>")
-        protocol = FunctionCallingProtocol(tools, end, begins_in_thought, special_texts(chat.tokenizer))
+        protocol = FunctionCallingProtocol(tools, end, special_texts(chat.tokenizer))
         if tools:
             _check_tool_support(chat, protocol)
+    except ValueError as error:
+        raise ValueError(f"protocol 'function_calling': {error}{REMEDY}") from error
     except TemplateError as error:
         raise ValueError(f"protocol 'function_calling': the chat template of {chat.name} fails ({error}).") from error
     return protocol
 
 
 def _check_tool_support(chat: Chat, protocol: FunctionCallingProtocol) -> None:
-    """Raises a ValueError unless the template describes the tools, asks for `<tool_call>` and shows a tool's result."""
+    """Raises a ValueError unless the template describes the tools, writes `<tool_call>` and shows a tool's result."""
     prompt = chat.render([{"role": "user", "content": USER}], protocol.functions)
     missing = [name for name in (f"<{CALL}>", *protocol.available) if name not in prompt]
     if missing:
         raise ValueError(
-            f"protocol 'function_calling': the chat template of {chat.name} has no support for tools that are called"
-            f" with <{CALL}> (its prompt lacks {missing[0]})."
+            f"the chat template of {chat.name} has no support for tools that are called with <{CALL}> (its prompt lacks"
+            f" {missing[0]})"
         )
-    message = {"role": "tool", "name": next(iter(protocol.available)), "content": _RESULT}
-    after = after_turn(chat, protocol.functions, message)
-    if _RESULT not in after or not after.startswith(protocol.end_of_turn):
-        raise ValueError(
-            f"protocol 'function_calling': the chat template of {chat.name} has no support for messages of the role"
-            " 'tool'."
-        )
+    name = next(iter(protocol.available))
+    protocol.turn(chat, "", name, {"a": "b"})
+    check_goes_on(chat, protocol.functions, "tool", name)
 
 
 def json_schema(tool: Tool) -> dict[str, Any]:

@@ -12,10 +12,17 @@ from typing import Any
 import numpy as np
 
 from rllib_arpo.envs.support.texts import first_line
+from rllib_arpo.envs.tools.tool import THINK
 
 PLAIN_NAMES = {"user": "Question", "assistant": "Answer"}
 #: A Unicode noncharacter, which occurs in no text; no token may reach across it.
 CUT = "\ufdd0"
+#: Placeholders for messages of these roles while a template is rendered.
+SYSTEM, USER, ASSISTANT = "\ue000system\ue001", "\ue000user\ue001", "\ue000assistant\ue001"
+#: The last tokens of what a model reads; a template that opens a thought does it there.
+_TAIL = 16
+#: Texts behind which another text is tokenised; one of them does not merge with it.
+_BEFORE = (".", "\n", "a", "0", ">")
 
 #: A message for chat templates: {"role": ..., "content": ...}, with "tool_calls" or "name" for calls of tools.
 Message = Mapping[str, Any]
@@ -63,6 +70,9 @@ class Chat:
     ) -> str:
         """The text of a conversation, by default up to the point where the model begins.
 
+        The assistant's texts stay as they are, as a model's own tokens do, though many templates leave out thoughts.
+        If the template takes no system message, its text begins the first message of the user.
+
         Args:
             tools: JSON schemas of functions, for the template to describe.
         """
@@ -71,6 +81,21 @@ class Chat:
             texts = [message["content"] for message in messages]
             blocks = [f"{name}: {text}" if name else text for name, text in zip(names, texts, strict=True)]
             return "\n\n".join([*blocks, *(["Answer:"] if generation_prompt else [])])
+        if len(messages) > 1 and [m["role"] for m in messages[:2]] == ["system", "user"] and not self._takes_system:
+            system, asked, *others = messages
+            messages = [{**asked, "content": f"{system['content']}\n\n{asked['content']}"}, *others]
+        said = {f"\ue000{i}\ue001": m["content"] for i, m in enumerate(messages) if m["role"] == "assistant"}
+        said = {marker: text for marker, text in said.items() if text}
+        opaque = [
+            {**m, "content": mark if (mark := f"\ue000{i}\ue001") in said else m["content"]}
+            for i, m in enumerate(messages)
+        ]
+        rendered = self._apply(opaque, tools, generation_prompt)
+        for marker, text in said.items():
+            rendered = rendered.replace(marker, text)
+        return rendered
+
+    def _apply(self, messages: Sequence[Message], tools: Sequence[Message] = (), generation_prompt: bool = True) -> str:
         return self.tokenizer.apply_chat_template(
             [dict(message) for message in messages],
             tools=[dict(tool) for tool in tools] or None,
@@ -79,9 +104,44 @@ class Chat:
             **self.template_kwargs,
         )
 
+    @functools.cached_property
+    def _takes_system(self) -> bool:
+        """Whether the template writes a system message: some refuse it, others leave it out."""
+        from jinja2 import TemplateError
+
+        try:
+            return SYSTEM in self._apply([{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}])
+        except TemplateError:
+            return False
+
+    def encode_prompt(self, text: str) -> np.ndarray:
+        """The token ids of a whole text, [n] int32. Without a template they begin as the tokenizer begins a text."""
+        first, *others = text.split(CUT)
+        ids = [*([] if self.has_template else self._bos), *self.tokenizer.encode(first, add_special_tokens=False)]
+        return np.concatenate([np.asarray(ids, dtype=np.int32), *map(self.encode, others)])
+
     def encode(self, text: str) -> np.ndarray:
-        """`encode` with this tokenizer."""
-        return encode(self.tokenizer, text)
+        """The token ids of a text behind another one, [n] int32; `CUT` separates tokens and is left out."""
+        encoded = behind if self._marks_texts else encode_part
+        ids = [i for part in text.split(CUT) for i in encoded(self.tokenizer, part)]
+        return np.asarray(ids, dtype=np.int32)
+
+    @functools.cached_property
+    def _bos(self) -> list[int]:
+        """The special tokens that the tokenizer writes before a text."""
+        whole, bare = self.tokenizer.encode("a"), encode_part(self.tokenizer, "a")
+        return next(whole[:i] for i in range(len(whole) + 1) if whole[i : i + len(bare)] == bare)
+
+    @functools.cached_property
+    def _marks_texts(self) -> bool:
+        """Whether the tokenizer begins every text that it encodes with a blank or a marker."""
+        return any(behind(self.tokenizer, text) != encode_part(self.tokenizer, text) for text in ("a", "<"))
+
+    def turn_text(self, read: np.ndarray, token_ids: np.ndarray, keep: Sequence[str] = ()) -> str:
+        """`turn_text` of a turn, from the thought on that the template has opened in the tokens read before it."""
+        end = self.tokenizer.decode([int(i) for i in read[-_TAIL:]]).rstrip()
+        opened = f"<{THINK}>" if end.endswith(f"<{THINK}>") else ""
+        return opened + turn_text(self.tokenizer, token_ids, keep)
 
     def shield(self, text: str) -> str:
         """Escapes `text` from data, so that `encode` finds none of the tokens in it that structure a chat.
@@ -115,10 +175,18 @@ class Chat:
         return CUT.join(self._without_normalized(part, names) for part in text.split(CUT))
 
 
-def encode(tokenizer: Any, text: str) -> np.ndarray:
-    """The token ids of `text`, [n] int32, without special tokens added; `CUT` separates tokens and is left out."""
-    ids = [i for part in text.split(CUT) for i in tokenizer.encode(part, add_special_tokens=False)]
-    return np.asarray(ids, dtype=np.int32)
+def encode_part(tokenizer: Any, text: str) -> list[int]:
+    """The token ids of a text by itself, without special tokens added."""
+    return tokenizer.encode(text, add_special_tokens=False)
+
+
+def behind(tokenizer: Any, text: str) -> list[int]:
+    """The token ids of a text as the tokenizer encodes it behind another text, where it begins no new one."""
+    for before in _BEFORE:
+        ids, both = encode_part(tokenizer, before), encode_part(tokenizer, before + text)
+        if both[: len(ids)] == ids:
+            return both[len(ids) :]
+    return encode_part(tokenizer, text)
 
 
 def special_texts(tokenizer: Any) -> frozenset[str]:

@@ -15,15 +15,17 @@ from typing import Any
 
 import numpy as np
 
-from rllib_arpo.envs.protocols.prompts import CUT, Chat, Message, special_texts
+from rllib_arpo.envs.protocols.prompts import ASSISTANT, CUT, SYSTEM, USER, Chat, Message, special_texts
 from rllib_arpo.envs.question import Question, Shot
 from rllib_arpo.envs.support.texts import mapped
 from rllib_arpo.envs.tools.tool import THINK, Tool
 from rllib_arpo.envs.worlds.world import Opening
 
-#: Placeholders for the texts of a user and an assistant while a template is rendered.
-USER, ASSISTANT = "\ue000user\ue001", "\ue000assistant\ue001"
+#: Placeholder for the text of a message that follows a turn.
+REPLY = "\ue000reply\ue001"
 _THOUGHT = re.compile(rf"<{THINK}>.*?</{THINK}>", re.DOTALL)
+#: How templates begin a turn, beside its header: with a thought, open or empty, which they need not repeat later.
+_BEGUN = re.compile(rf"\s*(<{THINK}>\s*(</{THINK}>\s*)?)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ class Protocol(ABC):
     def opening(self, chat: Chat, opening: Opening) -> np.ndarray:
         """The token ids of a prompt whose messages and functions are the world's, [p] int32."""
         messages, functions = mapped((opening.messages, opening.functions), chat.shield)
-        return chat.encode(chat.render(messages, functions))
+        return chat.encode_prompt(chat.render(messages, functions))
 
     def replies(
         self, chat: Chat, messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], turn: np.ndarray
@@ -133,6 +135,14 @@ class Protocol(ABC):
 
         Args:
             shield: applied to the shot's texts.
+        """
+
+    @abstractmethod
+    def turn(self, chat: Chat, text: str, name: str, arguments: Mapping[str, Any]) -> str:
+        """The turn that says `text`, which may be empty, and makes a call; it ends with the call.
+
+        Raises:
+            ValueError: `parse` would not read it as this call.
         """
 
     @abstractmethod
@@ -162,7 +172,7 @@ class Protocol(ABC):
             {"role": role, "content": chat.shield(text) if role == "user" else text} for role, text in (head, *messages)
         ]
         system = shielded[:1] if head[1] else []
-        return chat.encode(chat.render([*system, *shots, *shielded[1:]], self.functions))
+        return chat.encode_prompt(chat.render([*system, *shots, *shielded[1:]], self.functions))
 
     def format_error(self, turns: Sequence[str]) -> str | None:
         """The format error of a finished path; None if the format is right.
@@ -191,6 +201,33 @@ def after_turn(chat: Chat, functions: Sequence[Mapping[str, Any]], *messages: Me
     return chat.render([*before, *messages], functions).partition(ASSISTANT)[2]
 
 
+def check_goes_on(chat: Chat, functions: Sequence[Mapping[str, Any]], role: str, name: str = "") -> None:
+    """Checks that the template goes on where its prompt and a turn end, if it has a message of `role` after the turn.
+
+    Args:
+        name: of the tool, where the message is a tool's.
+
+    Raises:
+        ValueError: it does not, so the model would not read what the template writes.
+        TemplateError: the template refuses such messages.
+    """
+    if not chat.has_template:
+        return
+    asked = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": USER}]
+    message = {"role": role, "content": REPLY, **({"name": name} if name else {})}
+    whole = chat.render([*asked, {"role": "assistant", "content": ASSISTANT}, message], functions)
+    before, _, after = whole.partition(ASSISTANT)
+    fault = None
+    if not special_beginning(chat, after):
+        fault = "does not end the assistant's messages with a special token"
+    elif REPLY not in after:
+        fault = f"has no support for messages of the role {role!r} after a turn"
+    elif _BEGUN.sub("", before) != _BEGUN.sub("", chat.render(asked, functions)):
+        fault = f"changes what it has written before a turn when a message of the role {role!r} follows"
+    if fault:
+        raise ValueError(f"the chat template of {chat.name} {fault}")
+
+
 def without_end(tokens: np.ndarray, turn: np.ndarray) -> np.ndarray:
     """What follows a turn, without the token that ends it, if the model has written that."""
     return tokens[1:] if len(turn) and len(tokens) and turn[-1] == tokens[0] else tokens
@@ -200,8 +237,14 @@ def end_of_turn(chat: Chat) -> str:
     """The text of the special token with which the template ends the assistant's messages; empty: there is none."""
     messages = [{"role": "user", "content": USER}, {"role": "assistant", "content": ASSISTANT}]
     end = chat.render(messages, generation_prompt=False).rpartition(ASSISTANT)[2]
-    endings = [text for text in special_texts(chat.tokenizer) if text and end.startswith(text)]
-    return max(endings, key=len, default="")
+    return special_beginning(chat, end)
+
+
+def special_beginning(chat: Chat, text: str) -> str:
+    """The text of the special token with which `text` begins; empty: it begins with none."""
+    return max(
+        (token for token in special_texts(chat.tokenizer) if token and text.startswith(token)), key=len, default=""
+    )
 
 
 def defused(result: str, tags: re.Pattern[str]) -> str:

@@ -12,13 +12,17 @@ A path looks like this (`<result>` is written by the environment, everything els
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.protocols.prompts import Chat, Message
 from rllib_arpo.envs.protocols.protocol import (
     Answer,
@@ -33,7 +37,7 @@ from rllib_arpo.envs.protocols.protocol import (
 from rllib_arpo.envs.question import Shot
 from rllib_arpo.envs.support.boxes import boxed
 from rllib_arpo.envs.tools.schema_tool import SchemaTool
-from rllib_arpo.envs.tools.tool import ANSWER, RESULT, THINK, Tool
+from rllib_arpo.envs.tools.tool import ANSWER, RESULT, THINK, Tool, read_argument
 
 #: Tags that count as malformed calls if their tools are missing.
 STANDARD_TOOLS = ("python", "search")
@@ -125,6 +129,25 @@ class TagProtocol(Protocol):
             calls = [_thought(shield(shot.thought))]
         solution = f"{''.join(calls)}<{ANSWER}> \\boxed{{{shield(shot.answer)}}} </{ANSWER}>"
         return [{"role": "user", "content": shield(shot.question)}, {"role": "assistant", "content": solution}]
+
+    def turn(self, chat: Chat, text: str, name: str, arguments: Mapping[str, Any]) -> str:
+        if name not in self.available:
+            raise ValueError(f"it calls {name!r}, which is not one of its tools")
+        tool, texts = self.available[name], [json.dumps(value, ensure_ascii=False) for value in (arguments,)]
+        if len(tool.parameters) == len(arguments) == 1:
+            (value,) = arguments.values()
+            texts.insert(0, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+        for argument in texts:
+            turn = (f"{text}\n" if text else "") + f"<{name}> {argument} </{name}>"
+            read = self.parse(turn)
+            with contextlib.suppress(ToolError):
+                if (
+                    isinstance(read, CallRequest)
+                    and read.name == name
+                    and (read_argument(tool, read.argument) == read_argument(tool, arguments))
+                ):
+                    return turn
+        raise ValueError(f"the tags of {name!r} cannot hold its call ({argument!r:.100})")
 
     def response(self, chat: Chat, request: CallRequest, result: str, turn: np.ndarray) -> np.ndarray:
         return chat.encode(_block(chat.shield(self.harmless(result))))

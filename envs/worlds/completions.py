@@ -67,11 +67,11 @@ def read_message(message: Any, names: dict[str, str]) -> Mapping[str, Any]:
         content = message.get("content") or ""
         if not isinstance(content, str):
             if any(part["type"] != "text" for part in content):
-                raise Refused("The endpoint takes messages of text only.")
+                raise Refused("A message must have text only.")
             content = "".join(part["text"] for part in content)
         role = "system" if message["role"] == "developer" else message["role"]
         if role not in _ROLES:
-            raise Refused(f"The endpoint takes messages of {', '.join(_ROLES)}, not of {role!r:.80}.")
+            raise Refused(f"The role of a message must be one of {', '.join(_ROLES)}, not {role!r:.80}.")
         read = {"role": role, "content": valid_unicode(content)}
         if message.get("tool_calls"):
             read["tool_calls"] = [_read_call(call, names) for call in message["tool_calls"]]
@@ -85,8 +85,11 @@ def read_message(message: Any, names: dict[str, str]) -> Mapping[str, Any]:
 
 def _read_call(call: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]:
     function = call["function"]
-    names[call["id"]] = function["name"]
-    arguments = mapped(json.loads(function["arguments"]), valid_unicode)
+    names[call.get("id", "")] = function["name"]
+    given = function["arguments"]
+    arguments = mapped(json.loads(given or "{}") if isinstance(given, str) else given, valid_unicode)
+    if not isinstance(arguments, dict):
+        raise ValueError("the arguments of a call are no object")
     return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
 
 

@@ -1,28 +1,19 @@
 """The examples of a cold start as token ids with labels: from transcripts, or the best trajectories of a run's record.
 
-A row of transcripts (JSON lines or parquet) is
-
-    {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
-
-whose assistant texts hold tool calls and, in `<result>...</result>`, what the tools answered. The model writes the
-assistant's text and the end-of-turn token, without the `<result>` blocks and the white space around them.
-
 The best of a record (rejection sampling, best of n; "RFT", arXiv 2308.01825) keep their tokens as they were sampled:
 nothing is rendered or tokenised again. In both cases the loss covers what the model generated.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rllib_arpo.cold_start.transcripts import Transcript, read_transcripts, split_transcript
 from rllib_arpo.core.tree import QuestionTree
-from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.support.data_files import check_unicode
-from rllib_arpo.envs.tasks.rows import all_rows, open_file
+from rllib_arpo.envs.errors import DataError, ToolError
+from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.record.question import RecordedQuestion
 from rllib_arpo.record.read import questions, record_files
 from rllib_arpo.record.schema import TRAINING
@@ -30,115 +21,48 @@ from rllib_arpo.record.schema import TRAINING
 #: The label of a token without a loss (PyTorch's `ignore_index`).
 IGNORED = -100
 
-_RESULT_TAG = re.compile(r"</?result>")
-# The environment also writes the white space around a block.
-_RESULT_BLOCK = re.compile(r"(\s*<result>.*?</result>\s*)", re.DOTALL)
+Example = dict[str, list[int]]
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A piece of a transcript; `generated` tells whether the model writes it itself."""
-
-    text: str
-    generated: bool
-
-
-def read_transcripts(path: str | Path) -> dict[str, list[dict[str, str]]]:
-    """The `messages` of every row of a .jsonl, .json or .parquet file, checked, by the place of the row.
-
-    Raises:
-        DataError: there is no such file, or a row is not a transcript; rows are counted from 0.
-    """
-    rows = all_rows(open_file(str(path)), ("messages",))
-    transcripts = {(place := f"{path}, row {number}"): _checked_messages(row, place) for number, row in rows}
-    if not transcripts:
-        raise DataError(f"{path} has no rows.")
-    return transcripts
-
-
-def _checked_messages(row: Any, place: str) -> list[dict[str, str]]:
-    """The row's messages; `place` begins the error message."""
-    messages = row.get("messages") if isinstance(row, dict) else None
-    if not isinstance(messages, list) or not messages:
-        raise DataError(f'{place}: a row is {{"messages": [...]}} with at least one message.')
-    for message in messages:
-        if not isinstance(message, dict) or not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            raise DataError(f"{place}: every message has a role and a content, both text.")
-    if messages[-1]["role"] != "assistant":
-        raise DataError(f"{place}: the last message must be the assistant's, not the {messages[-1]['role']}'s.")
-    for message in messages:
-        if message["role"] == "assistant" and _RESULT_TAG.search(_RESULT_BLOCK.sub("", message["content"])):
-            raise DataError(f"{place}: a <result> or </result> tag of the assistant's text has no partner.")
-    return [{"role": message["role"], "content": message["content"]} for message in messages]
-
-
-def split_transcript(tokenizer: Any, messages: list[dict[str, str]]) -> list[Segment]:
-    """Cuts a transcript into the text that the model writes and the text that it reads.
-
-    Chat templates may change an assistant's text (Qwen3's drops everything before the last `</think>`), while in a
-    rollout the model's tokens stay as they are. So the template renders markers in place of the assistant's texts, and
-    the last answer follows the template's generation prompt, as it does in a rollout.
-
-    Raises:
-        ValueError: the tokenizer's chat template cannot be used in this way, or a text is not Unicode.
-        TemplateError: the chat template refuses these messages.
-    """
-    check_unicode(*(message["content"] for message in messages))
-    if tokenizer.chat_template is None or tokenizer.eos_token is None:
-        raise ValueError(f"The tokenizer of {tokenizer.name_or_path} needs a chat template and an end-of-turn token.")
-    answers = {f"\ue000{i}\ue001": m["content"] for i, m in enumerate(messages) if m["role"] == "assistant"}
-    marked = [
-        {"role": m["role"], "content": f"\ue000{i}\ue001" if m["role"] == "assistant" else m["content"]}
-        for i, m in enumerate(messages)
-    ]
-    rendered = tokenizer.apply_chat_template(marked[:-1], tokenize=False, add_generation_prompt=True)
-    rendered += marked[-1]["content"] + tokenizer.eos_token
-
-    segments: list[Segment] = []
-    for marker, answer in answers.items():
-        given, found, rendered = rendered.partition(marker)
-        if not found or not rendered.startswith(tokenizer.eos_token):
-            raise ValueError(
-                f"The chat template of {tokenizer.name_or_path} does not end the assistant's messages with the "
-                f"end-of-turn token {tokenizer.eos_token!r}, so what the model writes cannot be told apart."
-            )
-        rendered = rendered.removeprefix(tokenizer.eos_token)
-        # With a capturing group, `split` alternates between the text outside of the blocks and the blocks.
-        pieces = [Segment(text, i % 2 == 0) for i, text in enumerate(_RESULT_BLOCK.split(answer))]
-        segments += [Segment(given, False), *pieces, Segment(tokenizer.eos_token, True)]
-    return [segment for segment in segments if segment.text]
-
-
-def tokenize_transcript(tokenizer: Any, messages: list[dict[str, str]]) -> dict[str, list[int]]:
-    """`input_ids` and `labels`, both [t]; labels are `IGNORED` on every token that the model did not write.
+def tokenize_transcript(chat: Chat, transcript: Transcript, protocol: str | None = None) -> Example:
+    """`input_ids` and `labels`, both [t]; labels are `IGNORED` on every token that the model does not learn to write.
 
     Segments are tokenized one by one, as a rollout does: no token straddles the end of a tool call, where a tokenizer
     would merge `</search>` and `<result>` into pieces that no stop string ever matches.
     """
     input_ids: list[int] = []
     labels: list[int] = []
-    for segment in split_transcript(tokenizer, messages):
-        ids = tokenizer(segment.text, add_special_tokens=False)["input_ids"]
+    for segment in split_transcript(chat, transcript, protocol):
+        encode = chat.encode if input_ids else chat.encode_prompt
+        ids = encode(segment.text).tolist()
         input_ids += ids
         labels += ids if segment.generated else [IGNORED] * len(ids)
+    if set(labels) == {IGNORED}:
+        raise ValueError("every message of the assistant has the weight 0.")
     return {"input_ids": input_ids, "labels": labels}
 
 
-def load_examples(tokenizer: Any, path: str | Path, max_length: int) -> list[dict[str, list[int]]]:
+def load_examples(
+    tokenizer: Any,
+    path: str | Path,
+    max_length: int,
+    protocol: str | None = None,
+    template_kwargs: Mapping[str, Any] | None = None,
+) -> list[Example]:
     """The tokenized transcripts of a file; drops those of more than `max_length` tokens and prints their number.
 
     A transcript is never cut: its end is the answer, which the model is to learn.
 
     Raises:
-        DataError: a row is not a transcript for this tokenizer, or all are too long.
+        DataError: a row is not a transcript for this tokenizer and protocol, or all are too long.
     """
     from jinja2 import TemplateError
 
-    examples = []
-    for place, messages in read_transcripts(path).items():
+    chat, examples = Chat(tokenizer, template_kwargs or {}), []
+    for place, transcript in read_transcripts(path).items():
         try:
-            examples.append(tokenize_transcript(tokenizer, messages))
-        except (ValueError, TemplateError) as error:
+            examples.append(tokenize_transcript(chat, transcript, protocol))
+        except (ValueError, ToolError, TemplateError) as error:
             raise DataError(f"{place}: {error}") from error
     kept = [example for example in examples if len(example["input_ids"]) <= max_length]
     if not kept:
@@ -147,9 +71,6 @@ def load_examples(tokenizer: Any, path: str | Path, max_length: int) -> list[dic
         left_out = len(examples) - len(kept)
         print(f"{left_out} of {len(examples)} transcripts are longer than {max_length} tokens and are left out.")
     return kept
-
-
-Example = dict[str, list[int]]
 
 
 def load_recorded(place: str | Path, best: int, min_reward: float, max_length: int, vocab_size: int) -> list[Example]:

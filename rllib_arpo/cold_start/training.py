@@ -24,7 +24,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rllib_arpo.cold_start.examples import load_examples, load_recorded
-from rllib_arpo.options.rules import FINITE, NOT_NEGATIVE, POSITIVE, at_least, one_of, optional
+from rllib_arpo.envs.protocols import PROTOCOLS
+from rllib_arpo.envs.protocols.prompts import Chat
+from rllib_arpo.envs.protocols.protocol import end_of_turn
+from rllib_arpo.options.rules import FINITE, NOT_NEGATIVE, POSITIVE, a_dict, at_least, one_of, optional
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.policy.compilation import fast_dtype
 
@@ -44,6 +47,8 @@ _RULES = {
     "min_reward": optional(FINITE),
     "seed": at_least(0),
     "dtype": optional(one_of("bfloat16", "float32")),
+    "protocol": optional(one_of(*PROTOCOLS)),
+    "chat_template_kwargs": a_dict(),
 }
 
 
@@ -52,7 +57,7 @@ class ColdStartSettings:
     """The settings of `train`.
 
     Attributes:
-        model: Hugging Face id or folder of a causal LM with a chat template.
+        model: Hugging Face id or folder of a causal LM.
         data: transcripts, .jsonl or .parquet; with `best` the record of a run, a folder or a file of it.
         output: folder for the fine-tuned model; must be empty or new.
         lr: the peak; it falls along a cosine. A LoRA usually takes ten times more than all weights do.
@@ -62,6 +67,8 @@ class ColdStartSettings:
         max_length: tokens; longer transcripts are left out.
         gradient_checkpointing: computes each layer again in the backward pass.
         report_to: "none" or "mlflow".
+        protocol: the run's, in which tools are called (`env_config["protocol"]`); transcripts with `tools` need it.
+        chat_template_kwargs: the run's (`env_config["chat_template_kwargs"]`).
         lora_rank: trains a LoRA of this rank in all linear layers, with alpha twice the rank, instead of all weights;
             the output folder has the merged weights.
         fsdp: splits weights, gradients and Adam over the processes (FSDP2).
@@ -91,6 +98,8 @@ class ColdStartSettings:
     dtype: str | None = field(default=None, repr=False)
     best: int | None = field(default=None, repr=False)
     min_reward: float | None = field(default=None, repr=False)
+    protocol: str | None = field(default=None, repr=False)
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     def check(self) -> None:
         """Compares the settings with each other and with the processes, packages and the model that are there.
@@ -122,7 +131,7 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
         on_step: called after each step with the number of steps that are done, and of all.
 
     Raises:
-        FileExistsError: the output is not an empty folder.
+        OSError: the output is not an empty folder, or cannot be made.
         DataError: the data cannot be read.
         ValueError, ImportError: see `ColdStartSettings.check`.
     """
@@ -137,6 +146,7 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
 
     tokenizer = AutoTokenizer.from_pretrained(settings.model)
     examples = _examples(settings, tokenizer)
+    output.mkdir(parents=True, exist_ok=True)
     model, adapter = _load(settings)
     # Another object, since the model's tokenizer is saved as it was.
     padding = AutoTokenizer.from_pretrained(settings.model, padding_side="right")
@@ -149,18 +159,28 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
         processing_class=tokenizer,
         callbacks=[TellsSteps(on_step)],
     )
+    _end_turns(model, tokenizer)
     trainer.train()
     _save(settings, model, adapter)
-    if is_first_process():
-        tokenizer.save_pretrained(settings.output)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
 def _examples(settings: ColdStartSettings, tokenizer: Any) -> list[dict[str, list[int]]]:
     if settings.best is None:
-        return load_examples(tokenizer, settings.data, settings.max_length)
+        kwargs = settings.chat_template_kwargs
+        return load_examples(tokenizer, settings.data, settings.max_length, settings.protocol, kwargs)
     min_reward = -math.inf if settings.min_reward is None else settings.min_reward
-    return load_recorded(settings.data, settings.best, min_reward, settings.max_length, len(tokenizer))
+    # More than the tokenizer's: heads are padded, and models may sample those ids.
+    vocab_size = causal_lm_config(settings.model).get_text_config().vocab_size
+    return load_recorded(settings.data, settings.best, min_reward, settings.max_length, vocab_size)
+
+
+def _end_turns(model: PreTrainedModel, tokenizer: Any) -> None:
+    """Lets the model stop at the token that ends the template's turns, which it learns to write."""
+    end, generation = end_of_turn(Chat(tokenizer)), model.generation_config
+    known = generation.eos_token_id if isinstance(generation.eos_token_id, list) else [generation.eos_token_id]
+    if end and (end_id := tokenizer.convert_tokens_to_ids(end)) not in known:
+        generation.eos_token_id = [*filter(lambda token: token is not None, known), end_id]
 
 
 def is_first_process() -> bool:
@@ -222,8 +242,8 @@ def _training_arguments(settings: ColdStartSettings) -> TrainingArguments:
 
 def _save(settings: ColdStartSettings, model: PreTrainedModel, adapter: Adapter | None) -> None:
     """Writes the whole model; all processes take part, since each may hold a part, and the first one writes."""
-    from rllib_arpo.policy.checkpoint_names import as_tensors, causal_lm_without_weights
     from rllib_arpo.policy.lora import MergedWeights
+    from rllib_arpo.policy.module_checkpoint import write_model
     from rllib_arpo.policy.sharded_state import whole_array
 
     trained = model.state_dict(keep_vars=True) if adapter is None else adapter.tensors()
@@ -237,9 +257,5 @@ def _save(settings: ColdStartSettings, model: PreTrainedModel, adapter: Adapter 
     weights: Mapping[str, np.ndarray] = {name: array for name, array in found.items() if array is not None}
     if adapter is not None:
         weights = MergedWeights(settings.model, _lora(settings), "float32")(weights)
-    whole = causal_lm_without_weights(settings.model)
-    whole.load_state_dict(dict(as_tensors(weights)), assign=True)
-    whole.tie_weights()
-    # They have the tokenizer's end-of-turn token, from the Trainer.
-    whole.config, whole.generation_config = model.config, model.generation_config
-    whole.save_pretrained(settings.output)
+    # Its configurations have the tokenizer's end of a text, from the Trainer, and the template's end of a turn.
+    write_model(settings.output, weights, settings.model, like=model)

@@ -13,21 +13,24 @@ or on the best trajectories of a run's record (rejection sampling):
 
 import argparse
 import dataclasses
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rllib_arpo.cold_start import ColdStartSettings, is_first_process, train
 from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.protocols import PROTOCOLS
 from rllib_arpo.errors import command_errors
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     defaults = {field.name: field.default for field in dataclasses.fields(ColdStartSettings)}
+    defaults["chat_template_kwargs"] = {}
 
-    def add(name: str, kind: type = str, **kwargs: Any) -> None:
+    def add(name: str, kind: Callable[[str], Any] = str, **kwargs: Any) -> None:
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, default=defaults[name], **kwargs)
 
-    parser.add_argument("--model", required=True, help="Hugging Face id or folder of a causal LM with a chat template")
+    parser.add_argument("--model", required=True, help="Hugging Face id or folder of a causal LM")
     parser.add_argument("--data", required=True, help="transcripts, .jsonl or .parquet; with --best a record")
     parser.add_argument("--output", required=True, help="folder for the fine-tuned model; must be empty or new")
     add("best", int, help="of the record of a run, so many trajectories of each question, by their rewards")
@@ -48,13 +51,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("logging_steps", int)
     add("report_to", choices=("none", "mlflow"))
     add("seed", int)
+    add("protocol", choices=tuple(PROTOCOLS), help="the run's, in which it calls tools; rows with tools need it")
+    add("chat_template_kwargs", json.loads, help="the run's, a JSON object")
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     settings = ColdStartSettings(**{f.name: getattr(args, f.name) for f in dataclasses.fields(ColdStartSettings)})
     with command_errors():
         settings.check()
-    with command_errors((FileExistsError, DataError)):
+    with command_errors((OSError, DataError)):
         losses = train(settings)
     if not is_first_process():
         return 0

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.core.tree import Trajectory
+from rllib_arpo.core.tree import QuestionTree, Trajectory
 from rllib_arpo.engine import make_engine
 from rllib_arpo.engine.engine import Engine, EngineConfig
 from rllib_arpo.engine.engine_thread import EngineThread
-from rllib_arpo.envs.protocols.prompts import turn_text
 from rllib_arpo.envs.protocols.protocol import Answer
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.rewards import exact_match, token_f1
@@ -49,7 +48,7 @@ def recorded(
 
     def answered(trajectory: Trajectory) -> BenchmarkAnswer:
         seed = request_seed(rollout.seed, sampled.number, trajectory.agent_id, 0) if rollout.temperature else None
-        answer = _answer(trajectory, env)
+        answer = _answer(tree, trajectory.agent_id, env)
         exact, f1 = _scores(answer, trajectory, question)
         return BenchmarkAnswer(
             task=arm.task,
@@ -79,10 +78,12 @@ def _scores(answer: str | None, trajectory: Trajectory, question: Question) -> t
     return exact_match(answer, question.answers), max(token_f1(answer, alias) for alias in question.answers)
 
 
-def _answer(trajectory: Trajectory, env: ToolEnv) -> str | None:
-    if not trajectory.turns:
+def _answer(tree: QuestionTree, agent_id: str, env: ToolEnv) -> str | None:
+    turns = list(tree.path(agent_id))
+    if not turns:
         return None
-    parsed = env.protocol.parse(turn_text(env.tokenizer, trajectory.turns[-1].token_ids, keep=env.protocol.end_tags))
+    read = turns[-2].observation if turns[1:] else tree.prompt
+    parsed = env.protocol.parse(env.chat.turn_text(read, turns[-1].token_ids, keep=env.protocol.end_tags))
     return parsed.text if isinstance(parsed, Answer) else None
 
 

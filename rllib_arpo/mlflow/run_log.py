@@ -136,8 +136,8 @@ class RunLog:
     def _log_plots(self, run: Run, facts: RunFacts) -> None:
         """While the trial runs, after evaluations only."""
         evaluated = max((path.name for path in self._written() if path.name.startswith(EVALUATION)), default=None)
-        state = [self._logged.get("evaluated"), evaluated, *(self._end_state() if facts.has_ended else ())]
         if facts.report and self._logged.get("iteration") and (facts.has_ended or self._logged.get("evaluated")):
+            state = [self._logged.get("evaluated"), evaluated, *(self._end_state() if facts.has_ended else ())]
             self._log_files(run, PLOTS_ARTIFACT, state, self._plots)
 
     def _log_trees(self, run: Run, facts: RunFacts) -> None:

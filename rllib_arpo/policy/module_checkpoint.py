@@ -28,7 +28,11 @@ logger = logging.getLogger("rllib_arpo")
 
 
 def write_model(
-    folder: str | Path, weights: Mapping[str, np.ndarray], model_name_or_path: str, dtype: str | None = None
+    folder: str | Path,
+    weights: Mapping[str, np.ndarray],
+    model_name_or_path: str,
+    dtype: str | None = None,
+    like: PreTrainedModel | None = None,
 ) -> None:
     """Writes a model with the configuration, generation configuration and tokenizer of `model_name_or_path`.
 
@@ -37,6 +41,7 @@ def write_model(
         weights: all of them by Hugging Face name, tied ones included; they are read only.
         model_name_or_path: the model from which training started.
         dtype: of the files ("bfloat16"); None: that of `weights`.
+        like: a model with these layers, whose configurations are written.
 
     Raises:
         ValueError: `folder` cannot be made.
@@ -45,7 +50,9 @@ def write_model(
     model = causal_lm_without_weights(model_name_or_path)
     model.load_state_dict(dict(as_tensors(weights)), assign=True)
     model.tie_weights()
-    _write(folder, model, model_name_or_path, dtype)
+    if like is not None:
+        model.config, model.generation_config = like.config, like.generation_config
+    _write(folder, model, model_name_or_path, dtype, own_generation=like is not None)
 
 
 def make_folder(folder: str | Path) -> None:
@@ -60,26 +67,37 @@ def make_folder(folder: str | Path) -> None:
         raise ValueError(f"{folder}: not a folder that can be written ({error.strerror}).") from error
 
 
-def _write(folder: str | Path, model: PreTrainedModel, model_name_or_path: str | Path, dtype: str | None) -> None:
-    """Writes a model, and beside it the generation configuration and the tokenizer of `model_name_or_path`."""
+def _write(
+    folder: str | Path,
+    model: PreTrainedModel,
+    model_name_or_path: str | Path,
+    dtype: str | None,
+    own_generation: bool = False,
+) -> None:
+    """Writes a model, then what else `model_name_or_path` has: its tokenizer, its generation configuration.
+
+    Args:
+        own_generation: whether `model` has the generation configuration.
+    """
     from transformers import AutoTokenizer, GenerationConfig
 
     if dtype is not None:
         model = model.to(getattr(torch, dtype))
+    # `save_pretrained` refuses contradictions, which many published models have, before it has written the weights.
+    generation, model.generation_config = model.generation_config, GenerationConfig()
     model.save_pretrained(folder)
-    try:
-        generation = GenerationConfig.from_pretrained(model_name_or_path)
-    except OSError:
-        logger.debug("%s has no generation_config.json: it follows from config.json.", model_name_or_path)
-    else:
-        # Copied unchanged, since `save_pretrained` refuses contradictions that many published models have.
-        generation.to_json_file(Path(folder) / "generation_config.json")
     try:
         tokenizer = AutoTokenizer.from_pretrained(model_name_or_path)
     except (OSError, ValueError) as error:  # An environment of token ids needs none.
         logger.warning("%s has no tokenizer (%s), nor has %s.", model_name_or_path, first_line(error), folder)
     else:
         tokenizer.save_pretrained(folder)
+    try:
+        if not own_generation:
+            generation = GenerationConfig.from_pretrained(model_name_or_path)
+    except (OSError, ValueError):
+        logger.debug("%s has no generation_config.json: it follows from config.json.", model_name_or_path)
+    generation.to_json_file(Path(folder) / "generation_config.json")
 
 
 #: The module's folder within an algorithm's checkpoint.

@@ -14,7 +14,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from rllib_arpo.cold_start import training
 from rllib_arpo.cold_start.examples import tokenize_transcript
+from rllib_arpo.cold_start.transcripts import Transcript
 from rllib_arpo.commands import run_command
+from rllib_arpo.envs.protocols.prompts import Chat
 from tests.helpers.models import byte_tokenizer, tiny_model
 
 TRANSCRIPT = [
@@ -52,7 +54,9 @@ def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys, of_lo
     assert after["lm_head.weight"].dtype == torch.float32
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tuned")
     assert tokenizer.chat_template == byte_tokenizer().chat_template
-    example = {name: torch.tensor([ids]) for name, ids in tokenize_transcript(tokenizer, TRANSCRIPT).items()}
+    example = {
+        name: torch.tensor([ids]) for name, ids in tokenize_transcript(Chat(tokenizer), Transcript(TRANSCRIPT)).items()
+    }
     assert tuned(**example).loss.item() < 0.5 * float(first)
 
     assert run_command("cold-start", argv) == 2

@@ -6,9 +6,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rllib_arpo.cold_start import examples as cold_start
-from rllib_arpo.cold_start.examples import IGNORED, Segment
+from rllib_arpo.cold_start.examples import IGNORED, load_examples, tokenize_transcript
+from rllib_arpo.cold_start.transcripts import Segment, Transcript, read_transcripts, split_transcript
 from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.protocols.prompts import Chat
 from tests.helpers.models import byte_tokenizer
 
 CALL, RESULT, FINAL = (
@@ -27,7 +28,7 @@ def test_every_turn_of_a_conversation_is_trained_on():
         {"role": "user", "content": "2"},
         {"role": "assistant", "content": "two"},
     ]
-    assert cold_start.split_transcript(byte_tokenizer(), messages) == [
+    assert split_transcript(Chat(byte_tokenizer()), Transcript(messages)) == [
         Segment("<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n", False),
         Segment("one", True),
         Segment("<|im_end|>", True),
@@ -42,13 +43,13 @@ def test_a_template_that_drops_thoughts_does_not_touch_what_is_trained_on():
     tokenizer.chat_template = tokenizer.chat_template.replace(
         "message['content']", "message['content'].split('</think>')[-1]"
     )
-    segments = cold_start.split_transcript(tokenizer, TRANSCRIPT)
+    segments = split_transcript(Chat(tokenizer), Transcript(TRANSCRIPT))
     assert Segment("<think>look</think><search>a</search>", True) in segments
 
 
 def test_exactly_the_given_tokens_have_no_label():
     tokenizer = byte_tokenizer()
-    example = cold_start.tokenize_transcript(tokenizer, TRANSCRIPT)
+    example = tokenize_transcript(Chat(tokenizer), Transcript(TRANSCRIPT))
     prompt = "<|im_start|>user\nWhat is a?<|im_end|>\n<|im_start|>assistant\n"
     whole_text = prompt + ANSWER + "<|im_end|>"
     assert tokenizer.decode(example["input_ids"]) == whole_text
@@ -71,7 +72,7 @@ def test_no_token_straddles_the_end_of_a_tool_call():
     from tuned_examples.smollm2 import smollm2_135m_instruct
 
     tokenizer = AutoTokenizer.from_pretrained(smollm2_135m_instruct())
-    example = cold_start.tokenize_transcript(tokenizer, TRANSCRIPT)
+    example = tokenize_transcript(Chat(tokenizer), Transcript(TRANSCRIPT))
     trained = [label for label in example["labels"] if label != IGNORED]
     assert tokenizer.decode(trained) == CALL + FINAL + "<|im_end|>"
 
@@ -80,15 +81,15 @@ def test_a_template_that_ends_turns_in_another_way_is_refused():
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = tokenizer.chat_template.replace("<|im_end|>", "</s>")
     messages = [*TRANSCRIPT, {"role": "user", "content": "And b?"}, {"role": "assistant", "content": "7"}]
-    with pytest.raises(ValueError, match="does not end the assistant's messages with the end-of-turn token"):
-        cold_start.split_transcript(tokenizer, messages)
+    with pytest.raises(ValueError, match="does not end the assistant's messages with a special token"):
+        split_transcript(Chat(tokenizer), Transcript(messages))
 
 
 def test_jsonl_and_parquet_hold_the_same_transcripts(tmp_path):
     (tmp_path / "a.jsonl").write_text(json.dumps({"messages": TRANSCRIPT, "source": "x"}) + "\n\n")
     pq.write_table(pa.Table.from_pylist([{"messages": TRANSCRIPT}]), tmp_path / "a.parquet")
     for name in ("a.jsonl", "a.parquet"):
-        assert cold_start.read_transcripts(tmp_path / name) == {f"{tmp_path / name}, row 0": TRANSCRIPT}
+        assert read_transcripts(tmp_path / name) == {f"{tmp_path / name}, row 0": Transcript(TRANSCRIPT)}
 
 
 @pytest.mark.parametrize(("row", "complaint"), [
@@ -112,24 +113,24 @@ def test_a_bad_row_is_named_with_its_file(tmp_path, row, complaint):
     refuses = "{% if messages[0]['role'] == 'tool' %}{{ raise_exception('no tools here') }}{% endif %}"
     tokenizer.chat_template = refuses + tokenizer.chat_template
     with pytest.raises(DataError) as error:
-        cold_start.load_examples(tokenizer, path, max_length=1000)
+        load_examples(tokenizer, path, max_length=1000)
     assert str(error.value).startswith(f"{path}, {complaint}")
 
 
 def test_files_that_are_no_transcripts(tmp_path):
     with pytest.raises(DataError, match=r"none\.jsonl: no such file"):
-        cold_start.read_transcripts(tmp_path / "none.jsonl")
+        read_transcripts(tmp_path / "none.jsonl")
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(DataError, match=r"empty\.jsonl has no rows\."):
-        cold_start.read_transcripts(tmp_path / "empty.jsonl")
+        read_transcripts(tmp_path / "empty.jsonl")
 
 
 def test_long_transcripts_are_left_out_and_counted(tmp_path, capsys):
     long = [TRANSCRIPT[0], {"role": "assistant", "content": "x" * 500}]
     path = tmp_path / "a.jsonl"
     path.write_text("".join(json.dumps({"messages": messages}) + "\n" for messages in (TRANSCRIPT, long)))
-    examples = cold_start.load_examples(byte_tokenizer(), path, max_length=300)
-    assert examples == [cold_start.tokenize_transcript(byte_tokenizer(), TRANSCRIPT)]
+    examples = load_examples(byte_tokenizer(), path, max_length=300)
+    assert examples == [tokenize_transcript(Chat(byte_tokenizer()), Transcript(TRANSCRIPT))]
     assert capsys.readouterr().out == "1 of 2 transcripts are longer than 300 tokens and are left out.\n"
     with pytest.raises(DataError, match="every transcript is longer than 10 tokens"):
-        cold_start.load_examples(byte_tokenizer(), path, max_length=10)
+        load_examples(byte_tokenizer(), path, max_length=10)

@@ -23,9 +23,10 @@ from unittest import mock
 import pytest
 
 from rllib_arpo import ARPOConfig
-from rllib_arpo.cold_start.examples import read_transcripts, split_transcript
+from rllib_arpo.cold_start.transcripts import read_transcripts, split_transcript
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.tasks.dataset import DatasetTask
@@ -210,8 +211,8 @@ def test_what_verl_and_search_r1_wrote_is_asked(desk):
 def test_a_cold_start_reads_what_the_page_converts(desk):
     (snippet,) = [one for one in snippets(REPOSITORY / "docs" / "data.md", "python") if "transcripts.jsonl" in one.text]
     run(snippet, {})
-    (messages,) = read_transcripts("transcripts.jsonl").values()
-    said = [segment.text for segment in split_transcript(byte_tokenizer(), messages) if segment.generated]
+    (transcript,) = read_transcripts("transcripts.jsonl").values()
+    said = [segment.text for segment in split_transcript(Chat(byte_tokenizer()), transcript) if segment.generated]
     assert said == ["<python> print(6 * 7) </python>", "<answer> \\boxed{42} </answer>", "<|im_end|>"]
 
 

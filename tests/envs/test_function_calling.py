@@ -100,7 +100,7 @@ def test_the_tokens_are_those_of_the_whole_conversation(make_env, name, ending):
     assert (len(response), reward, info.stop_reason) == (0, 0.0, StopReason.ANSWER)
     tokens += [*sampled]
     messages.append({"role": "assistant", "content": thought + answer})
-    whole = env.chat.render(messages, env.protocol.functions, generation_prompt=False)
+    whole = env.tokenizer.apply_chat_template(messages, tools=env.protocol.functions, tokenize=False)
     assert tokens == [*env.tokenizer.encode(whole.removesuffix("\n"), add_special_tokens=False)]
 
 
@@ -114,16 +114,19 @@ def test_the_tokens_are_those_of_a_published_template():
         )
     tokenizer = merging_tokenizer("")
     tokenizer.chat_template = file.read_text()
-    chat = Chat(tokenizer, {"enable_thinking": True})
+    thinks = {"enable_thinking": True}
+    chat = Chat(tokenizer, thinks)
     protocol = function_calling({"look_up": LookUpTool()}, chat)
-    assert (protocol.begins_in_thought, protocol.end_of_turn) == (True, EOS)
+    assert protocol.end_of_turn == EOS
     question = {"role": "user", "content": "Q"}
     prompt = chat.encode(chat.render([question], protocol.functions))
     turn = chat.encode(f"hm\n</think>\n\n{call('lamp')}")
-    assert protocol.parse(tokenizer.decode(turn)) == CallRequest("look_up", {"thing": "lamp"})
+    assert protocol.parse(chat.turn_text(prompt, turn)) == CallRequest("look_up", {"thing": "lamp"})
     response = protocol.response(chat, CallRequest("look_up", {"thing": "lamp"}), "12.\n", turn)
     result = {"role": "tool", "name": "look_up", "content": "12.\n"}
-    whole = chat.render([question, message_of("lamp", "<think>\nhm\n</think>\n\n"), result], protocol.functions)
+    messages = [question, message_of("lamp", "<think>\nhm\n</think>\n\n"), result]
+    rendered = {"tools": protocol.functions, "tokenize": False, "add_generation_prompt": True}
+    whole = tokenizer.apply_chat_template(messages, **rendered, **thinks)
     assert np.concatenate([prompt, turn, response]).tolist() == tokenizer.encode(whole, add_special_tokens=False)
 
 
@@ -152,7 +155,6 @@ def test_thinking_may_be_switched_off_in_the_template(make_env):
 
 def test_a_template_may_open_the_thought(make_env):
     env = make_env(THINKING)
-    assert env.protocol.begins_in_thought
     env.reset()
     assert step(env, f"I try \\boxed{{7}}.\n</think>\n{call('lamp')}")[3].tool_call.status == ToolStatus.OK
     _, _, reward, info = step(env, "It is 5 or \\boxed{6}.</think> \\boxed{5}" + EOS)

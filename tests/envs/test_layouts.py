@@ -25,7 +25,7 @@ def task_of(path, **keys) -> DatasetTask:
 
 @pytest.mark.parametrize("ending", WRITERS)
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_rows_as_they_are_published_are_read_without_alayout_of(tmp_path, name, ending):
+def test_rows_as_they_are_published_are_read_without_a_layout(tmp_path, name, ending):
     published = PUBLISHED[name]
     task = task_of(WRITERS[ending](tmp_path / f"rows.{ending}", published.rows), **dict(published.keys))
     questions = [task.question(n) for n in range(3)]
@@ -35,12 +35,12 @@ def test_rows_as_they_are_published_are_read_without_alayout_of(tmp_path, name, 
     assert layout_of(open_file(task.path)) == published.layout
 
 
-def test_everylayout_of_that_is_recognised_has_rows_here():
+def test_every_layout_that_is_recognised_has_rows_here():
     assert {one.layout for one in PUBLISHED.values()} == {name for name, one in SPECS.items() if one.marks is not None}
 
 
 @pytest.mark.parametrize("name", [name for name, one in PUBLISHED.items() if one.keys])
-def test_what_alayout_of_leaves_open_is_asked_for_by_its_key(tmp_path, name):
+def test_what_a_layout_leaves_open_is_asked_for_by_its_key(tmp_path, name):
     path = json_lines(tmp_path / "rows.jsonl", PUBLISHED[name].rows)
     message = r"row 0: set env_config\['ability'\] to 'math' or 'qa', since the row's `ability` is None\.$"
     with pytest.raises(DataError, match=message):
@@ -71,7 +71,7 @@ def test_a_data_set_that_was_saved_with_arrays(tmp_path):
     assert [task.question(n).answers for n in range(3)] == published.answers
 
 
-def test_only_the_columns_of_thelayout_of_are_kept_in_memory(tmp_path, monkeypatch):
+def test_only_the_columns_of_the_layout_are_kept_in_memory(tmp_path, monkeypatch):
     rows = [{**row, "generations": ["long"] * 9} for row in PUBLISHED["OpenR1-Math-220k"].rows]
     path, read = parquet(tmp_path / "a.parquet", rows), []
     whole = pq.ParquetFile.read
@@ -82,7 +82,7 @@ def test_only_the_columns_of_thelayout_of_are_kept_in_memory(tmp_path, monkeypat
     assert read == [["answer"], ["problem", "answer", "solution"]]
 
 
-def test_the_first_rows_of_several_files_choose_each_itslayout_of(tmp_path):
+def test_the_first_rows_of_several_files_choose_each_its_layout(tmp_path):
     paths = [
         json_lines(tmp_path / "math.jsonl", PUBLISHED["MATH"].rows),
         parquet(tmp_path / "nq.parquet", PUBLISHED["Search-R1's NQ"].rows),
@@ -172,7 +172,7 @@ def test_spelling_does_not_tell_questions_apart(tmp_path):
         assert len(set(spellings) & set(train)) in (0, 4) and len(train) + len(test) == 12
 
 
-def test_questions_of_several_files_andlayout_ofs_are_on_one_side(tmp_path):
+def test_questions_of_several_files_and_layouts_are_on_one_side(tmp_path):
     """DAPO's instruction does not tell a question from the same one elsewhere."""
     texts = [f"What is {n} + {n}?" for n in range(10)]
     paths = [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rllib_arpo.envs.protocols.prompts import CUT, Chat, encode, turn_text
+from rllib_arpo.envs.protocols.prompts import CUT, Chat, turn_text
 from tests.helpers.approved import assert_approved
 from tests.helpers.chat_templates import calling_folder
 from tests.helpers.datasets import gsm8k, json_lines
@@ -53,7 +53,7 @@ def test_a_tokenizer_without_template_gets_the_plain_layout():
 )
 def test_the_text_of_a_turn_is_without_the_end_of_turn(text, keep, expected):
     tokenizer = with_tokens("<search>", "</search>")
-    assert turn_text(tokenizer, encode(tokenizer, text), keep=keep) == expected
+    assert turn_text(tokenizer, Chat(tokenizer).encode(text), keep=keep) == expected
 
 
 def lowercased(token: str):
@@ -75,8 +75,8 @@ def lowercased(token: str):
     ],
 )
 def test_data_holds_no_tokens_that_structure_the_chat(tokenizer, text):
-    assert max(encode(tokenizer, text)) >= 256
-    tokens = encode(tokenizer, Chat(tokenizer).shield(text))
+    assert max(Chat(tokenizer).encode(text)) >= 256
+    tokens = Chat(tokenizer).encode(Chat(tokenizer).shield(text))
     assert max(tokens) < 256
     assert tokenizer.decode(tokens).lower() == text.lower()
 
@@ -92,4 +92,4 @@ def test_a_token_of_the_template_is_shielded_though_it_is_not_special():
     tokenizer.add_tokens(["<think>", "<other>"])
     tokenizer.chat_template = "{{ messages[0]['content'] }}<think>"
     shielded = Chat(tokenizer).shield("<think><other>")
-    assert [tokenizer.decode([i]) for i in encode(tokenizer, shielded) if i >= 256] == ["<other>"]
+    assert [tokenizer.decode([i]) for i in Chat(tokenizer).encode(shielded) if i >= 256] == ["<other>"]

@@ -8,7 +8,9 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from rllib_arpo.cold_start import examples as cold_start
+from rllib_arpo.cold_start.examples import tokenize_transcript
+from rllib_arpo.cold_start.transcripts import Transcript, split_transcript
+from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.tasks import trails
 from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE, MAIN, PLAIN
 from rllib_arpo.envs.tasks.trails import TrailsTask, make_trail, shows_a_choice, trail_names
@@ -64,7 +66,7 @@ def test_a_transcript_is_what_the_environment_shows_token_for_token(demonstrate,
     trails._documents.cache_clear()
     for number, row in enumerate(transcripts(10, form=form, demonstrator=demonstrate(form))):
         shown, accuracy = _replay(env, number, row["messages"][-1]["content"])
-        example = cold_start.tokenize_transcript(env.tokenizer, row["messages"])
+        example = tokenize_transcript(env.chat, Transcript(row["messages"]))
         assert example["input_ids"][:-1] == shown
         assert demonstrate is imperfect or accuracy == 1.0
 
@@ -73,9 +75,8 @@ def _replay(env: ToolEnv, number: int, solution: str) -> tuple[list[int], float]
     """Plays the model's part of a transcript; returns all tokens from the prompt on, and the accuracy."""
     observations, _ = env.reset(options={"question": number})
     tokens = observations["0"].tolist()
-    for turn in [segment.text for segment in cold_start.split_transcript(env.tokenizer, _as_messages(solution))][
-        1:-1:2
-    ]:
+    segments = split_transcript(env.chat, Transcript(_as_messages(solution)))
+    for turn in [segment.text for segment in segments][1:-1:2]:
         ids = env.tokenizer.encode(turn, add_special_tokens=False)
         observation, _, _, _, info = asyncio.run(env.step_agent("0", np.asarray(ids, np.int32)))
         tokens += [*ids, *observation.tolist()]
@@ -179,7 +180,7 @@ def test_every_way_has_the_forms_length_and_its_decisions_and_ends_with_a_number
 def test_the_limits_leave_room_for_twice_the_right_solution(form, longest):
     tokenizer = trails_tokenizer()
     rows = [row["messages"] for row in transcripts(20, form=form, demonstrator=PERFECT)]
-    all_tokens = [len(cold_start.tokenize_transcript(tokenizer, messages)["input_ids"]) for messages in rows]
+    all_tokens = [len(tokenize_transcript(Chat(tokenizer), Transcript(messages))["input_ids"]) for messages in rows]
     prompts = [len(tokenizer.apply_chat_template(m[:-1], add_generation_prompt=True)["input_ids"]) for m in rows]
     assert max(np.subtract(all_tokens, prompts)) == longest
     assert form.max_response_tokens > 2 * longest

@@ -293,8 +293,8 @@ async def test_wrong_requests_are_refused_and_counted():
     assert message["content"].split("\n") == [
         "This request adds no message to the conversation.",
         "The endpoint gives one choice: n must be 1.",
-        "The endpoint takes messages of text only.",
-        "The endpoint takes messages of system, user, assistant, tool, not of 'critic'.",
+        "A message must have text only.",
+        "The role of a message must be one of system, user, assistant, tool, not 'critic'.",
         "The tools of a request must be a list of objects.",
         "A message is not one of chat completions (AttributeError: 'str' object has no attribute 'get').",
         "A message is not one of chat completions (JSONDecodeError: Expecting property name enclosed in double quotes: "
