@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from rllib_arpo.envs.question import MATH, QA
-from rllib_arpo.envs.support.boxes import boxes, has_box, hashed, listed, stated
+from rllib_arpo.envs.support.boxes import boxes, hashed, listed
 from rllib_arpo.envs.tasks.task import TEST, TRAIN
 
 Messages = list[tuple[str, str]]
@@ -22,15 +22,17 @@ PARQUET = "parquet"
 #: Keys of right answers in an object: TriviaQA's, SQuAD's, Search-R1's.
 ANSWERS_IN = ("value", "aliases", "text", "target")
 
-#: Instructions that data sets write around a question: DAPO's, verl's for GSM8K and MATH, Search-R1's. They ask for an
-#: answer in another format than the protocol's.
-_INSTRUCTIONS = re.compile(
-    r"\A\s*Solve the following math problem step by step\. The last line of your response should be of the form Answer:"
-    r".*?is the answer to the problem\.\s*"
-    r'|\s*Remember to put your answer on its own line after "Answer:"\.\s*\Z'
-    r"|\s*Let's think step by step and output the final answer (?:after \"####\"|within \\boxed\{\})\.\s*\Z"
-    r"|\A\s*Answer the given question\. You must conduct reasoning inside .*?Question:\s*",
+#: Instructions that data sets write before and after a question: DAPO's, Search-R1's, verl's for GSM8K and MATH. They
+#: ask for an answer in another format than the protocol's.
+_BEFORE = re.compile(
+    r"\s*(?:Solve the following math problem step by step\. The last line of your response should be of the form Answer"
+    r".*?is the answer to the problem\.|Answer the given question\. You must conduct reasoning inside .*?Question:)",
     re.DOTALL,
+)
+_AFTER = (
+    'Remember to put your answer on its own line after "Answer:".',
+    'Let\'s think step by step and output the final answer after "####".',
+    "Let's think step by step and output the final answer within \\boxed{}.",
 )
 #: How the publishers of data sets call the two abilities.
 ABILITIES = {"math": MATH, "qa": QA, "fact-reasoning": QA}
@@ -58,7 +60,13 @@ def asked(value: Any) -> Messages:
 
 def bare(value: Any) -> Messages:
     """The same without the instruction that its data set writes around it."""
-    return [(role, _INSTRUCTIONS.sub("", content).strip() or content) for role, content in asked(value)]
+
+    def question(text: str) -> str:
+        before = _BEFORE.match(text)
+        left = text[before.end() if before else 0 :].strip()
+        return next((left.removesuffix(end).strip() for end in _AFTER if left.endswith(end)), left) or text
+
+    return [(role, question(content)) for role, content in asked(value)]
 
 
 def chat_messages(value: Any) -> Messages:
@@ -92,11 +100,8 @@ def last_question(value: Any) -> Messages:
 
 def last_answer(value: Any) -> tuple[str, ...]:
     """What the last message of a conversation states as its answer."""
-    last = value[-1] if isinstance(value[-1], dict) else {}
-    text = _content(last)
-    if last.get("role") != "assistant" or not isinstance(text, str) or (answer := stated(text)) == text:
-        raise ValueError("does not end with an answer of the assistant in \\boxed{}: add a column `answer`")
-    return (answer,)
+    last = value[-1] if isinstance(value[-1], dict) and value[-1].get("role") == "assistant" else {}
+    return solved(_content(last))
 
 
 def texts(value: Any) -> tuple[str, ...]:
@@ -112,20 +117,12 @@ def texts(value: Any) -> tuple[str, ...]:
     return _distinct(str(one) for one in whole if one is not None)
 
 
-def after_hashes(value: Any) -> tuple[str, ...]:
-    """GSM8K: a worked solution that ends with "#### 1,234"."""
-    found = hashed(value) if isinstance(value, str) else None
-    if found is None:
-        raise ValueError("does not end with '#### answer'")
-    return (found,)
-
-
-def last_boxed(value: Any) -> tuple[str, ...]:
-    """MATH: a worked solution; what its last box holds is the answer."""
-    held = boxes(value) if isinstance(value, str) else []
+def solved(value: Any) -> tuple[str, ...]:
+    """A worked solution: what its last box holds (MATH), or what follows "####" at its end (GSM8K)."""
+    text = value if isinstance(value, str) else ""
+    held = [*filter(None, [hashed(text)]), *boxes(text)]
     if not held:
-        unread = isinstance(value, str) and has_box(value)
-        raise ValueError("has a \\boxed{} that is empty or not closed" if unread else "has no \\boxed{}")
+        raise ValueError("does not state its answer in \\boxed{}, or after '####'")
     return (held[-1],)
 
 
@@ -187,9 +184,9 @@ class DatasetSpec:
     marks: Mapping[str, str] | None = None
     aliases: tuple[str, ...] = ()
     read_question: Callable[[Any], Messages] = asked
-    ability: str | None
+    ability: str | None = None
     row_id: str | None = None
-    tools: tuple[str, ...]
+    tools: tuple[str, ...] = ("search", "python")
     hub: Hub | None = None
     whole: bool = False
     skip: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -210,7 +207,6 @@ class DatasetSpec:
         return self.marks is not None and all((*present, *marked))
 
 
-_CALCULATE, _LOOK_UP = ("python",), ("search", "python")
 _ANSWERS = dict.fromkeys(("golden_answers", "answer", "answers", "Answer", "Final answer"), texts)
 _TRAIN_ONLY, _TEST_ONLY = {TRAIN: "train"}, {TEST: "test"}
 _DEV, _VALIDATION = {TRAIN: "train", TEST: "dev"}, {TRAIN: "train", TEST: "validation"}
@@ -218,18 +214,12 @@ _NOT_SHOWN = {name: {"": f"`{name}`, which the question does not show"} for name
 #: NuminaMath also has problems that are to be proved.
 _PROOFS = {"answer": {"proof": "no answer but a proof", "notfound": "no answer"}, **_NOT_SHOWN}
 
-_math = partial(DatasetSpec, ability=MATH, answers={"answer": texts, "solution": last_boxed}, tools=_CALCULATE)
-_qa = partial(DatasetSpec, ability=QA, answers=_ANSWERS, tools=_LOOK_UP, row_id="id")
+_math = partial(DatasetSpec, ability=MATH, answers={"answer": texts, "solution": solved}, tools=("python",))
+_qa = partial(DatasetSpec, ability=QA, answers=_ANSWERS, row_id="id")
 _flash_rag = partial(Hub, "RUC-NLPIR/FlashRAG_datasets")
 #: verl's layout, which the ARPO authors use: their files of deep search leave the column `ability` empty.
 _verl = partial(
-    DatasetSpec,
-    question=("prompt",),
-    read_question=bare,
-    answers={"reward_model": ground_truth},
-    ability=None,
-    tools=_LOOK_UP,
-    skip=_NOT_SHOWN,
+    DatasetSpec, question=("prompt",), read_question=bare, answers={"reward_model": ground_truth}, skip=_NOT_SHOWN
 )
 _OTHERS = ("answer", "ground_truth", "final_answer", "expected_answer", "solution", "label")
 _ANY_ANSWERS = {"reward_model": ground_truth, **dict.fromkeys(_OTHERS, texts)}
@@ -244,7 +234,7 @@ SPECS: dict[str, DatasetSpec] = {
     "2wiki": _qa(hub=_flash_rag("2wikimultihopqa", _DEV)),
     "musique": _qa(hub=_flash_rag("musique", _DEV), aliases=("answer_aliases",), marks={"answer_aliases": ""}),
     "bamboogle": _qa(hub=_flash_rag("bamboogle", _TEST_ONLY)),
-    "gsm8k": _math(hub=Hub("openai/gsm8k", "main"), answers={"answer": after_hashes}, marks={"answer": "####"}),
+    "gsm8k": _math(hub=Hub("openai/gsm8k", "main"), answers={"answer": solved}, marks={"answer": "####"}),
     "math": _math(hub=Hub("DigitalLearningGmbH/MATH-lighteval", "default"), marks={"problem": ""}, skip=_PROOFS),
     "math500": _math(hub=Hub("HuggingFaceH4/MATH-500", None, _TEST_ONLY), row_id="unique_id"),
     "aime24": _math(hub=Hub("HuggingFaceH4/aime_2024", None, {TEST: "train"}), row_id="id"),

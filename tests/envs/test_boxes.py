@@ -2,7 +2,7 @@ import pytest
 
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.support.boxes import boxed, boxes, listed, stated
-from rllib_arpo.envs.tasks.specs import last_boxed
+from rllib_arpo.envs.tasks.specs import solved
 
 #: A text, what its boxes hold, and the answer of a model that writes it.
 TEXTS = [
@@ -46,7 +46,7 @@ def test_what_boxes_hold_is_the_models_answer_and_the_datas(text, held, answer):
     assert (boxes(text), boxed(text)) == (held, answer)
     assert TagProtocol().parse(f"<answer> {text} </answer>").text == answer
     if held:
-        assert last_boxed(f"So {text}") == (held[-1],)
+        assert solved(f"So {text}") == (held[-1],)
 
 
 @pytest.mark.parametrize(
