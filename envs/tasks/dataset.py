@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import logging
@@ -20,7 +21,7 @@ from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.question import MATH, QA, Question
 from rllib_arpo.envs.support.data_files import check_unicode
 from rllib_arpo.envs.support.validation import check_count
-from rllib_arpo.envs.tasks.rows import RowSource, all_rows, open_file, open_hub
+from rllib_arpo.envs.tasks.rows import RowSource, open_file, open_hub
 from rllib_arpo.envs.tasks.shots import MAX_SHOTS, SHOTS
 from rllib_arpo.envs.tasks.specs import ABILITIES, MARKED, PARQUET, SPECS, DatasetSpec, Messages
 from rllib_arpo.envs.tasks.task import TRAIN, Task, permutation
@@ -231,11 +232,12 @@ def _askable(source: RowSource, name: str) -> tuple[np.ndarray, list[str]]:
     skip = SPECS[name].skip
     columns = source.known(tuple(skip))
     askable, counts = np.ones(source.size, bool), Counter[str]()
-    for index, (_, row) in enumerate(all_rows(source, columns) if columns else ()):
-        found = [skip[column].get("") or skip[column].get(str(row[column])) for column in columns if row.get(column)]
-        reasons = set(filter(None, found))
-        askable[index] = not reasons
-        counts.update(reasons)
+    for index in range(source.size if columns else 0):
+        with contextlib.suppress(DataError):  # It raises again when the row is asked.
+            row = source.row(index, columns)[1]
+            found = [skip[name].get("") or skip[name].get(str(row[name])) for name in columns if row.get(name)]
+            askable[index] = not any(found)
+            counts.update(set(filter(None, found)))
     said = [f"{count} of {source.size} rows are skipped: they have {reason}" for reason, count in counts.items()]
     for sentence in said:
         logger.warning("%s: %s.", source.name, sentence)

@@ -199,7 +199,8 @@ def test_rows_that_cannot_be_read_are_refused_when_they_are_asked_not_before(tmp
     path.write_text(
         '{"question": "A?", "answer": "1"}\n{"question": \n{"answer": "1"}\n{"question": "B?", "answer": "1"}'
     )
-    tasks = [DatasetTask(task="qa", path=str(path), train_fraction=0.5, split=name) for name in ("train", "test")]
+    keys = {"task": "parquet", "path": str(path), "ability": "qa", "train_fraction": 0.5}
+    tasks = [DatasetTask(**keys, split=name) for name in ("train", "test")]
     refused = []
     for task in tasks:
         for number in range(task.num_questions):
