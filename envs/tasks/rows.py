@@ -25,7 +25,8 @@ class RowSource:
         version: of the content; a text is a mark of it, the same in every process.
         size: number of rows.
         columns: the columns of all rows; None if every row has keys of its own.
-        reader: from the columns that are needed to what reads a row: index -> (number in the file or data set, row).
+        reader: takes the columns that are needed, and returns what reads a row: index -> (number in the file or data
+            set, row).
         first: the first row with these columns, without reading the others; {} if there is none.
     """
 

@@ -25,8 +25,8 @@ ANSWERS_IN = ("value", "aliases", "text", "target")
 #: Instructions that data sets write before and after a question: DAPO's, Search-R1's, verl's for GSM8K and MATH. They
 #: ask for an answer in another format than the protocol's.
 _BEFORE = re.compile(
-    r"\s*(?:Solve the following math problem step by step\. The last line of your response should be of the form Answer"
-    r".*?is the answer to the problem\.|Answer the given question\. You must conduct reasoning inside .*?Question:)",
+    r"\A\s*(?:Solve the following math problem step by step\. The last line of your response should be of the form"
+    r" Answer.*?is the answer to the problem\.|Answer the given question\. You must conduct reasoning inside .*?Question:)",
     re.DOTALL,
 )
 _AFTER = (
@@ -62,9 +62,10 @@ def bare(value: Any) -> Messages:
     """The same without the instruction that its data set writes around it."""
 
     def question(text: str) -> str:
-        before = _BEFORE.match(text)
-        left = text[before.end() if before else 0 :].strip()
-        return next((left.removesuffix(end).strip() for end in _AFTER if left.endswith(end)), left) or text
+        left = _BEFORE.sub("", text)
+        for instruction in _AFTER:
+            left = left.strip().removesuffix(instruction)
+        return left.strip() or text
 
     return [(role, question(content)) for role, content in asked(value)]
 
