@@ -81,10 +81,9 @@ class DatasetTask(Task):
             raise ValueError(f"env_config['ability'] must be {MATH!r} or {QA!r}, not {self.ability!r}.")
         if self.num_questions == 0:
             names = ", ".join(source.name for source, _ in self._parts)
-            reasons = [reason for part in self._parts for reason in _askable(*part)[1]] or ["no rows"]
-            if self.train_fraction is not None:
-                reasons = [f"env_config['train_fraction'] leaves no question to the split {self.split!r}"]
-            raise DataError(f"{names}: {', '.join(reasons)}.")
+            skipped = ", ".join(reason for part in self._parts for reason in _askable(*part)[1])
+            none = "no rows" if fraction is None else f"env_config['train_fraction'] leaves {self.split!r} no question"
+            raise DataError(f"{names}: {skipped or none}.")
 
     @property
     def tools(self) -> tuple[str, ...]:  # type: ignore[override]

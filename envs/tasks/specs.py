@@ -25,8 +25,8 @@ ANSWERS_IN = ("value", "aliases", "text", "target")
 #: Instructions that data sets write before and after a question: DAPO's, Search-R1's, verl's for GSM8K and MATH. They
 #: ask for an answer in another format than the protocol's.
 _BEFORE = re.compile(
-    r"\A\s*(?:Solve the following math problem step by step\. The last line of your response should be of the form"
-    r" Answer.*?is the answer to the problem\.|Answer the given question\. You must conduct reasoning inside .*?Question:)",
+    r"\A\s*(?:Solve the following math problem step by step\. The last line of your .*?is the answer to the problem\."
+    r"|Answer the given question\. You must conduct reasoning inside .*?Question:)",
     re.DOTALL,
 )
 _AFTER = (
