@@ -28,13 +28,13 @@ from rllib_arpo.envs.protocols.protocol import (
     Nothing,
     Parsed,
     Protocol,
-    boxed,
     check_goes_on,
     defused,
     end_of_turn,
     only_punctuation,
 )
 from rllib_arpo.envs.question import Shot
+from rllib_arpo.envs.support.boxes import boxed, has_box
 from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.tools.tool import CALL, RESPONSE, THINK, TOOLS, Tool
 
@@ -100,7 +100,7 @@ class FunctionCallingProtocol(Protocol):
         if opened is not None:
             return Malformed(f"<{opened}> is not closed")
         said += turn[begin:]
-        return Answer(boxed(said)) if "\\boxed" in said else Nothing()
+        return Answer(boxed(said)) if has_box(said) else Nothing()
 
     def instruction(self, *, answers: bool = True) -> str:
         calls = " Call one tool at a time, as often as you need to." if self.available else ""

@@ -17,7 +17,7 @@ import numpy as np
 
 from rllib_arpo.envs.protocols.prompts import ASSISTANT, CUT, SYSTEM, USER, Chat, Message, special_texts
 from rllib_arpo.envs.question import Question, Shot
-from rllib_arpo.envs.support.texts import closing_brace, mapped
+from rllib_arpo.envs.support.texts import mapped
 from rllib_arpo.envs.tools.tool import THINK, Tool
 from rllib_arpo.envs.worlds.world import Opening
 
@@ -46,7 +46,7 @@ class CallRequest:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The turn answers. `text` is the content of `\\boxed{}`; None unless the answer has exactly one box."""
+    """The turn answers. `text` is what its `\\boxed{}` holds; None without a box, or if boxes hold different things."""
 
     text: str | None
 
@@ -245,22 +245,6 @@ def special_beginning(chat: Chat, text: str) -> str:
     return max(
         (token for token in special_texts(chat.tokenizer) if token and text.startswith(token)), key=len, default=""
     )
-
-
-def boxed(text: str) -> str | None:
-    """The content of the only `\\boxed{...}` in `text` (braces balanced), stripped; None unless there is exactly one.
-
-    An empty box does not count.
-    """
-    command = "\\boxed{"
-    begin = text.find(command)
-    if begin < 0:
-        return None
-    begin += len(command)
-    end = closing_brace(text, begin)
-    if end is None or command in text[end:]:
-        return None
-    return text[begin:end].strip() or None
 
 
 def defused(result: str, tags: re.Pattern[str]) -> str:

@@ -31,11 +31,11 @@ from rllib_arpo.envs.protocols.protocol import (
     Nothing,
     Parsed,
     Protocol,
-    boxed,
     defused,
     only_punctuation,
 )
 from rllib_arpo.envs.question import Shot
+from rllib_arpo.envs.support.boxes import boxed
 from rllib_arpo.envs.tools.schema_tool import SchemaTool
 from rllib_arpo.envs.tools.tool import ANSWER, RESULT, THINK, Tool, read_argument
 

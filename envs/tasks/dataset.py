@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import hashlib
 import logging
 import numbers
 import os
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,13 +21,15 @@ from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.question import MATH, QA, Question
 from rllib_arpo.envs.support.data_files import check_unicode
 from rllib_arpo.envs.support.validation import check_count
-from rllib_arpo.envs.tasks.rows import RowSource, all_rows, open_file, open_hub
+from rllib_arpo.envs.tasks.rows import RowSource, open_file, open_hub
 from rllib_arpo.envs.tasks.shots import MAX_SHOTS, SHOTS
-from rllib_arpo.envs.tasks.specs import SPECS, DatasetSpec
+from rllib_arpo.envs.tasks.specs import ABILITIES, MARKED, PARQUET, SPECS, DatasetSpec, Messages
 from rllib_arpo.envs.tasks.task import TRAIN, Task, permutation
 
 logger = logging.getLogger(__name__)
-_CHOOSE = "env_config['train_fraction'] and what is skipped"
+
+#: A file and the name of its layout in `SPECS`.
+Part = tuple[RowSource, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +45,9 @@ class DatasetTask(Task):
         hub_id: a Hugging Face data set, or a folder that `datasets` loads; without it and a path: the one in `SPECS`.
         hub_config, hub_split: its configuration and split, if they differ from the table's.
         limit: ask only this many rows, from the first on.
-        train_fraction: the share of the rows that training asks; the test asks the rest. Drawn once, whatever the seed.
+        train_fraction: the share of the questions that training asks; the test asks the rest. All rows with the same
+            question are on one side. Drawn once, whatever the seed.
+        ability: "math" or "qa": how answers are compared; by default the data set or the row says it.
         few_shot: worked examples before the question: 0, 1 or 2.
         keep_system_prompt: use the row's own system message, as the task "rows" always does; by default it is the
             protocol's instruction.
@@ -54,6 +62,7 @@ class DatasetTask(Task):
     seed: int = 0
     limit: int | None = None
     train_fraction: float | None = None
+    ability: str | None = None
     few_shot: int = 0
     keep_system_prompt: bool = False
 
@@ -68,60 +77,68 @@ class DatasetTask(Task):
         fraction = self.train_fraction
         if fraction is not None and not (isinstance(fraction, numbers.Real) and 0 < fraction < 1):
             raise ValueError(f"env_config['train_fraction'] must be between 0 and 1, not {fraction!r}.")
+        if self.ability not in (None, MATH, QA):
+            raise ValueError(f"env_config['ability'] must be {MATH!r} or {QA!r}, not {self.ability!r}.")
         if self.num_questions == 0:
-            left = "no rows" if not sum(source.size for source in self._sources) else f"{_CHOOSE} leave no rows"
-            raise DataError(f"{', '.join(source.name for source in self._sources)}: {left}.")
-
-    @property
-    def spec(self) -> DatasetSpec:
-        return SPECS[self.task]
+            names = ", ".join(source.name for source, _ in self._parts)
+            skipped = ", ".join(reason for part in self._parts for reason in _askable(*part)[1])
+            none = "no rows" if fraction is None else f"env_config['train_fraction'] leaves {self.split!r} no question"
+            raise DataError(f"{names}: {skipped or none}.")
 
     @property
     def tools(self) -> tuple[str, ...]:  # type: ignore[override]
-        return self.spec.tools
+        return tuple(dict.fromkeys(tool for _, name in self._parts for tool in SPECS[name].tools))
 
     @property
     def num_questions(self) -> int:
         return len(self._chosen)
 
     def question(self, number: int, tools: Sequence[str] = ()) -> Question:
-        source, index = self._locate(number)
-        columns = (source.columns or ()) if self.spec.whole else self.spec.columns
-        row_number, found = source.row(index, columns)
+        (source, name), index = self._locate(number)
+        spec = SPECS[name]
+        row_number, found = source.row(index, spec.columns)
         place = f"{source.name}, row {row_number}"
         try:
-            row = self.spec.decode(found)
-            messages, answers, ability = read_row(self.spec, row)
-            own_id = row.get(self.spec.row_id) if self.spec.row_id else None
+            row = spec.decode(found)
+            messages, answers, ability = read_row(spec, row, self.ability)
+            own_id = row.get(spec.row_id) if spec.row_id else None
             check_unicode(str(own_id))
         except ValueError as error:
-            raise DataError(f"{place}: {error}.") from error
-        if not (self.keep_system_prompt or self.spec.whole):
+            other = layout_of(source) if isinstance(error, MissingColumnError) else None
+            hint = f"; env_config['task'] = {other!r} reads such rows" if other else ""
+            raise DataError(f"{place}: {error}{hint}.") from error
+        if not (self.keep_system_prompt or spec.whole):
             messages = [message for message in messages if message[0] != "system"]
         shots = SHOTS.get(ability, ())[: self.few_shot]
         question_id = f"{self._stem(source)}/{row_number}{f' ({own_id})' if own_id is not None else ''}"
-        begin = found if self.spec.whole else {}
+        begin = found if spec.whole else {}
         return Question(question_id, tuple(messages), answers, ability, place, shots, row=begin)
 
     def inputs(self) -> Mapping[str, str]:
-        return {source.name: source.mark() for source in self._sources}
+        return {source.name: source.mark() for source, _ in self._parts}
 
-    def _locate(self, number: int) -> tuple[RowSource, int]:
-        """The source of question `number`, and the row in it."""
+    def _locate(self, number: int) -> tuple[Part, int]:
+        """The file of question `number`, and the row in it."""
         row = int(self._chosen[self.row(number, stream=1)])
-        ends = np.cumsum([source.size for source in self._sources])
-        place = int(np.searchsorted(ends, row, side="right"))
-        source = self._sources[place]
-        return source, row - int(ends[place]) + source.size
+        for part in self._parts:
+            if row < part[0].size:
+                return part, row
+            row -= part[0].size
+        raise AssertionError(f"There is no question {number}.")
 
     @functools.cached_property
+    def _parts(self) -> tuple[Part, ...]:
+        return tuple(
+            (source, layout_of(source) or PARQUET if self.task == PARQUET else self.task) for source in self._sources()
+        )
+
     def _sources(self) -> tuple[RowSource, ...]:
         if self.path:
             paths = [self.path] if isinstance(self.path, str | os.PathLike) else self.path
             if not (isinstance(paths, list | tuple) and all(isinstance(path, str | os.PathLike) for path in paths)):
                 raise ValueError(f"env_config['path'] must be a file's name, or a list of them, not {self.path!r:.80}.")
             return tuple(open_file(str(path)) for path in paths)
-        hub = self.spec.hub
+        hub = SPECS[self.task].hub
         hub_id = self.hub_id or (hub and hub.hub_id)
         if hub_id is None:
             raise ValueError("env_config['path'] must name a .parquet, .json or .jsonl file, or a list of them.")
@@ -135,30 +152,32 @@ class DatasetTask(Task):
 
     @functools.cached_property
     def _chosen(self) -> np.ndarray:
-        """The rows that are asked, [n] int64, ascending, counted through all sources."""
-        skip = tuple(self.spec.skip.items())
-        chosen = np.flatnonzero(np.concatenate([np.zeros(0, bool), *(_askable(one, skip) for one in self._sources)]))
+        """The rows that are asked, [n] int64, ascending, counted through all files."""
+        chosen = np.flatnonzero(np.concatenate([np.zeros(0, bool), *(_askable(*part)[0] for part in self._parts)]))
         if self.train_fraction is not None:
-            drawn = permutation(0, 0, len(chosen))
-            cut = round(self.train_fraction * len(chosen))
-            chosen = chosen[np.sort(drawn[:cut] if self.split == TRAIN else drawn[cut:])]
+            questions = _same_questions(self._parts)
+            drawn = permutation(0, 0, len(np.unique(questions)))
+            cut = round(self.train_fraction * len(drawn))
+            chosen = chosen[np.isin(questions, drawn[:cut] if self.split == TRAIN else drawn[cut:])]
         return chosen[: self.limit]
 
     def _stem(self, source: RowSource) -> str:
         """The source's short name in question ids; the whole path where several files have the same."""
-        stems = [_stem(one.name) for one in self._sources]
+        stems = [_stem(one.name) for one, _ in self._parts]
         return _stem(source.name) if stems.count(_stem(source.name)) == 1 else source.name
 
 
-def read_row(spec: DatasetSpec, row: Mapping[str, Any]) -> tuple[list[tuple[str, str]], tuple[str, ...], str]:
-    """(messages, right answers, ability) of a decoded row.
+class MissingColumnError(ValueError):
+    """A row has no question or no answer where its layout has one."""
+
+
+def read_row(spec: DatasetSpec, row: Mapping[str, Any], ability: str | None) -> tuple[Messages, tuple[str, ...], str]:
+    """(messages, right answers, ability) of a decoded row; `ability` overrides what the data set or the row says.
 
     Raises:
         ValueError: the row lacks something, or is not valid Unicode.
     """
-    messages: list[tuple[str, str]] = []
-    if (column := _present(spec.question, row, optional=spec.whole)) is not None:
-        messages = _read(spec.read_question, column, row[column])
+    messages = _asked(spec, row)
     answers: tuple[str, ...] = ()
     if (column := _present(spec.answers, row, optional=spec.whole)) is not None:
         read = spec.answers[column]
@@ -167,10 +186,16 @@ def read_row(spec: DatasetSpec, row: Mapping[str, Any]) -> tuple[list[tuple[str,
         if not (answers or spec.whole):
             raise ValueError(f"no answer (`{column}` is empty)")
     check_unicode(*(content for _, content in messages), *answers)
-    ability = spec.ability or row.get("ability")
-    if ability not in (MATH, QA):
-        raise ValueError(f"`ability` must be {MATH!r} or {QA!r}, not {ability!r}")
+    own = row.get("ability")
+    ability = ability or spec.ability or ABILITIES.get(str(own).lower()) or (QA if spec.whole else None)
+    if ability is None:
+        raise ValueError(f"set env_config['ability'] to {MATH!r} or {QA!r}, since the row's `ability` is {own!r}")
     return messages, answers, ability
+
+
+def _asked(spec: DatasetSpec, row: Mapping[str, Any]) -> Messages:
+    column = _present(spec.question, row, optional=spec.whole)
+    return [] if column is None else _read(spec.read_question, column, row[column])
 
 
 def _read(reader: Callable[[Any], Any], column: str, value: Any) -> Any:
@@ -187,26 +212,63 @@ def _present(columns: Sequence[str] | Mapping[str, Any], row: Mapping[str, Any],
             return column
     if optional:
         return None
-    raise ValueError(f"no {' or '.join(f'`{name}`' for name in columns)}")
+    raise MissingColumnError(f"no {' or '.join(f'`{name}`' for name in columns)}")
 
 
 @functools.lru_cache(maxsize=16)
-def _askable(source: RowSource, skip: tuple[tuple[str, str], ...]) -> np.ndarray:
-    """Marks the rows that can be asked, [n] bool. Logs how many cannot, and why.
+def layout_of(source: RowSource) -> str | None:
+    """The name in `SPECS` of the first layout that fits the first row."""
+    try:
+        row = source.first(MARKED)
+    except DataError:  # It raises again when the row is asked.
+        row = {}
+    return next((name for name, spec in SPECS.items() if spec.fits(row)), None)
 
-    Args:
-        skip: the items of `DatasetSpec.skip`.
+
+@functools.lru_cache(maxsize=16)
+def _askable(source: RowSource, name: str) -> tuple[np.ndarray, list[str]]:
+    """Which rows can be asked, [n] bool, and in words how many cannot, and why, which it also logs."""
+    skip = SPECS[name].skip
+    columns = source.known(tuple(skip))
+    askable, counts = np.ones(source.size, bool), Counter[str]()
+    for index in range(source.size if columns else 0):
+        with contextlib.suppress(DataError):  # It raises again when the row is asked.
+            row = source.row(index, columns)[1]
+            found = [skip[name].get("") or skip[name].get(str(row[name])) for name in columns if row.get(name)]
+            askable[index] = not any(found)
+            counts.update(set(filter(None, found)))
+    said = [f"{count} of {source.size} rows are skipped: they have {reason}" for reason, count in counts.items()]
+    for sentence in said:
+        logger.warning("%s: %s.", source.name, sentence)
+    return askable, said
+
+
+@functools.lru_cache(maxsize=16)
+def _same_questions(parts: tuple[Part, ...]) -> np.ndarray:
+    """For each row that can be asked the number of its question, [n] int64, in the order in which questions appear.
+
+    Logs how many rows repeat a question.
     """
-    num_rows, reasons = source.size, dict(skip)
-    columns = source.known(tuple(reasons))
-    if not columns:
-        return np.ones(num_rows, bool)
-    rows = (row for _, row in all_rows(source, columns))
-    has = np.array([[bool(row.get(name)) for name in columns] for row in rows], bool).reshape(num_rows, len(columns))
-    for name, count in zip(columns, has.sum(0), strict=True):
-        if count:
-            logger.warning("%s: %d of %d rows are skipped: they have %s.", source.name, count, num_rows, reasons[name])
-    return np.logical_not(has.any(1))
+    found = (_digest(*part, index) for part in parts for index in np.flatnonzero(_askable(*part)[0]).tolist())
+    digests = np.fromiter(found, np.uint64)
+    _, first, questions = np.unique(digests, return_index=True, return_inverse=True)
+    if repeated := len(digests) - len(first):
+        names = ", ".join(source.name for source, _ in parts)
+        logger.warning("%s: %d of %d rows repeat the question of an earlier row.", names, repeated, len(digests))
+    return np.argsort(np.argsort(first))[questions]
+
+
+def _digest(source: RowSource, name: str, index: int) -> int:
+    """A number that rows share if they ask the same, whatever its upper case, blanks and Unicode form."""
+    spec = SPECS[name]
+    try:
+        row = spec.decode(source.row(index, spec.columns)[1])
+        asked = "".join(content for role, content in _asked(spec, row) if role != "system")
+        text = repr(sorted(row.items())) if spec.whole else asked
+    except (DataError, ValueError):  # It raises again when the row is asked.
+        text = f"{source.name} {index}"
+    text = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest())
 
 
 def _stem(name: str) -> str:

@@ -25,7 +25,9 @@ class RowSource:
         version: of the content; a text is a mark of it, the same in every process.
         size: number of rows.
         columns: the columns of all rows; None if every row has keys of its own.
-        reader: from the columns that are needed to what reads a row: index -> (number in the file or data set, row).
+        reader: takes the columns that are needed, and returns what reads a row: index -> (number in the file or data
+            set, row).
+        first: the first row with these columns, without reading the others; {} if there is none.
     """
 
     name: str
@@ -33,21 +35,22 @@ class RowSource:
     size: int = field(compare=False)
     columns: tuple[str, ...] | None = field(compare=False)
     reader: Callable[[tuple[str, ...]], Callable[[int], tuple[int, Row]]] = field(compare=False)
+    first: Callable[[tuple[str, ...]], Row] = field(compare=False)
 
     def mark(self) -> str:
         """A mark of the content, the same in every process."""
         return self.version if isinstance(self.version, str) else fingerprint([Path(self.name)])
 
-    def row(self, index: int, columns: tuple[str, ...]) -> tuple[int, Row]:
+    def row(self, index: int, columns: tuple[str, ...] | None) -> tuple[int, Row]:
         """(number in the file or data set, row).
 
         Args:
-            columns: all columns that the caller needs; missing ones are left out.
+            columns: all columns that the caller needs; missing ones are left out. None: all that there are.
 
         Raises:
             DataError: the row is not readable.
         """
-        return _reader(self, self.known(columns))(index)
+        return _reader(self, (self.columns or ()) if columns is None else self.known(columns))(index)
 
     def known(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """Those of `columns` that this source has."""
@@ -86,8 +89,13 @@ def _open_parquet(path: str, version: Any) -> RowSource:
             table = file.read(columns=list(columns))
         return lambda index: (index, table_rows(table.slice(index, 1), f"{path}, row {index}")[0])
 
+    def first(columns: tuple[str, ...]) -> Row:
+        with opened_parquet(path) as file:
+            names = [name for name in columns if name in file.schema_arrow.names]
+            return next((table_rows(batch, f"{path}, row 0")[0] for batch in file.iter_batches(1, columns=names)), {})
+
     with opened_parquet(path) as file:
-        return RowSource(path, version, file.metadata.num_rows, tuple(file.schema_arrow.names), reader)
+        return RowSource(path, version, file.metadata.num_rows, tuple(file.schema_arrow.names), reader, first)
 
 
 def _of_json(path: str, version: Any, entries: list[tuple[int, Any]]) -> RowSource:
@@ -101,7 +109,7 @@ def _of_json(path: str, version: Any, entries: list[tuple[int, Any]]) -> RowSour
             raise DataError(f"{place}: not a JSON object.")
         return number, row
 
-    return RowSource(path, version, len(entries), None, lambda _columns: read)
+    return RowSource(path, version, len(entries), None, lambda _: read, lambda _: read(0)[1] if entries else {})
 
 
 def _open_json_lines(path: str, version: Any) -> RowSource:
@@ -149,11 +157,14 @@ def open_hub(hub_id: str, config: str | None, split: str) -> RowSource:
         raise DataError(f"{name}: cannot be loaded ({reason}). env_config['path'] names a local file.") from error
 
     def reader(columns: tuple[str, ...]) -> Callable[[int], tuple[int, Row]]:
-        # Columns that are not needed are not decoded (images, ...).
-        selected = dataset.select_columns(list(columns))
+        # Columns that are not needed are not decoded (images, ...). A saved data set may have the format of numpy.
+        selected = dataset.with_format(None).select_columns([name for name in columns if name in dataset.column_names])
         return lambda index: (index, selected[index])
 
-    return RowSource(name, dataset._fingerprint, len(dataset), tuple(dataset.column_names), reader)
+    def first(columns: tuple[str, ...]) -> Row:
+        return reader(columns)(0)[1] if len(dataset) else {}
+
+    return RowSource(name, dataset._fingerprint, len(dataset), tuple(dataset.column_names), reader, first)
 
 
 def all_rows(source: RowSource, columns: tuple[str, ...]) -> Iterator[tuple[int, Row]]:

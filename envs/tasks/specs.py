@@ -1,4 +1,4 @@
-"""The table of data sets, and the readers of their columns, which raise a ValueError that says what is wrong."""
+"""The table of data sets and layouts. The readers of its columns raise a ValueError that says what is wrong."""
 
 from __future__ import annotations
 
@@ -8,17 +8,34 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rllib_arpo.envs.question import MATH, QA
-from rllib_arpo.envs.support.texts import closing_brace
+from rllib_arpo.envs.support.boxes import boxes, hashed, listed
 from rllib_arpo.envs.tasks.task import TEST, TRAIN
 
 Messages = list[tuple[str, str]]
 ANSWER_SEPARATOR = "<|answer_split|>"
+#: The task that recognises the layout of a file's rows.
+PARQUET = "parquet"
+#: Keys of right answers in an object: TriviaQA's, SQuAD's, Search-R1's.
+ANSWERS_IN = ("value", "aliases", "text", "target")
 
-_HASHES = re.compile(r"####\s*(.+?)\s*$")
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s{}$])")
+#: Instructions that data sets write before and after a question: DAPO's, Search-R1's, verl's for GSM8K and MATH. They
+#: ask for an answer in another format than the protocol's.
+_BEFORE = re.compile(
+    r"\A\s*(?:Solve the following math problem step by step\. The last line of your .*?is the answer to the problem\."
+    r"|Answer the given question\. You must conduct reasoning inside .*?Question:)",
+    re.DOTALL,
+)
+_AFTER = (
+    'Remember to put your answer on its own line after "Answer:".',
+    'Let\'s think step by step and output the final answer after "####".',
+    "Let's think step by step and output the final answer within \\boxed{}.",
+)
+#: How the publishers of data sets call the two abilities.
+ABILITIES = {"math": MATH, "qa": QA, "fact-reasoning": QA}
 
 AnswerReader = Callable[[Any], tuple[str, ...]]
 
@@ -32,32 +49,66 @@ class Hub:
     splits: Mapping[str, str] = field(default_factory=lambda: {TRAIN: "train", TEST: "test"})
 
 
-def plain(value: Any) -> Messages:
-    """A question that is a string."""
-    if not isinstance(value, str) or not value.strip():
+def asked(value: Any) -> Messages:
+    """A question that is a string, or a list of {role, content}."""
+    if not isinstance(value, str):
+        return chat_messages(value)
+    if not value.strip():
         raise ValueError("has no text")
     return [("user", value)]
+
+
+def bare(value: Any) -> Messages:
+    """The same without the instruction that its data set writes around it."""
+
+    def question(text: str) -> str:
+        left = _BEFORE.sub("", text)
+        for instruction in _AFTER:
+            left = left.strip().removesuffix(instruction)
+        return left.strip() or text
+
+    return [(role, question(content)) for role, content in asked(value)]
 
 
 def chat_messages(value: Any) -> Messages:
     """A question that is a list of {role, content}."""
     if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
         raise ValueError("is not a list of {role, content}")
-    messages = [(message.get("role"), message.get("content")) for message in value]
+    messages: list[tuple[Any, Any]] = [(message.get("role"), _content(message)) for message in value]
     if not all(isinstance(text, str) for message in messages for text in message):
         raise ValueError("has a message whose role or content is not a string")
     if not any(role == "user" and content.strip() for role, content in messages):
         raise ValueError("has no user message with text")
-    return messages
+    return [("system" if role == "developer" else role, content) for role, content in messages]
 
 
-def text_or_messages(value: Any) -> Messages:
-    """A question that is either."""
-    return plain(value) if isinstance(value, str) else chat_messages(value)
+def _content(message: Mapping[str, Any]) -> Any:
+    """A message's content; of a list of parts, as OpenAI has it, their text."""
+    content = message.get("content")
+    parts: list[Any] = content if isinstance(content, list) else [None]
+    said = [part.get("text") if isinstance(part, dict) else None for part in parts]
+    return content if None in said else "".join(map(str, said))
+
+
+def last_question(value: Any) -> Messages:
+    """A conversation (OpenAI's) up to its last user message."""
+    messages = [message for message in value if isinstance(message, dict)] if isinstance(value, list) else []
+    end = max((i for i, message in enumerate(messages) if message.get("role") == "user"), default=-1) + 1
+    if any(message.get("tool_calls") or message.get("role") == "tool" for message in messages[:end]):
+        raise ValueError("has tool calls before its last user message, which a question cannot show")
+    return chat_messages(messages[:end])
+
+
+def last_answer(value: Any) -> tuple[str, ...]:
+    """What the last message of a conversation states as its answer."""
+    last = value[-1] if isinstance(value[-1], dict) and value[-1].get("role") == "assistant" else {}
+    return solved(_content(last))
 
 
 def texts(value: Any) -> tuple[str, ...]:
-    """A string or a number, or a list of them: each is a right answer."""
+    """A string or a number, or a list of them: each is a right answer. Of an object those under `ANSWERS_IN`."""
+    if isinstance(value, dict) and (names := [name for name in ANSWERS_IN if name in value]):
+        return _distinct(answer for name in names for answer in texts(value[name]))
     values = value if isinstance(value, list | tuple) else [value]
     if not all(isinstance(one, str | int | float) and not isinstance(one, bool) for one in values if one is not None):
         raise ValueError("must be a string, a number, or a list of them")
@@ -67,37 +118,29 @@ def texts(value: Any) -> tuple[str, ...]:
     return _distinct(str(one) for one in whole if one is not None)
 
 
-def after_hashes(value: Any) -> tuple[str, ...]:
-    """GSM8K: a worked solution that ends with "#### 1,234"."""
-    found = _HASHES.search(value) if isinstance(value, str) else None
-    if found is None:
-        raise ValueError("does not end with '#### answer'")
-    return (found[1],)
-
-
-def last_boxed(value: Any) -> tuple[str, ...]:
-    """MATH: a worked solution; its last `\\boxed{...}` (also `\\boxed 3` and `\\fbox{...}`) is the answer."""
-    boxes = list(_BOX.finditer(value)) if isinstance(value, str) else []
-    if not boxes:
-        raise ValueError("has no \\boxed{}")
-    if boxes[-1][1] != "{":
-        return (boxes[-1][1],)
-    end = closing_brace(value, boxes[-1].end())
-    if end is None:
-        raise ValueError("has a \\boxed{ that is not closed")
-    return _distinct([value[boxes[-1].end() : end]])
+def solved(value: Any) -> tuple[str, ...]:
+    """A worked solution: what its last box holds (MATH), or what follows "####" at its end (GSM8K)."""
+    text = value if isinstance(value, str) else ""
+    held = [*filter(None, [hashed(text)]), *boxes(text)]
+    if not held:
+        raise ValueError("does not state its answer in \\boxed{}, or after '####'")
+    return (held[-1],)
 
 
 def ground_truth(value: Any) -> tuple[str, ...]:
-    """The ARPO authors' `reward_model`: its `ground_truth`, answers separated by `<|answer_split|>`, or a list."""
-    if not isinstance(value, dict):
+    """verl's `reward_model`: its `ground_truth`; in a text of the ARPO authors `<|answer_split|>` separates answers."""
+    truth = value.get("ground_truth") if isinstance(value, dict) else None
+    if truth is None:
         raise ValueError("is not an object with a `ground_truth`")
-    truth = value.get("ground_truth")
-    return _distinct(truth.split(ANSWER_SEPARATOR)) if isinstance(truth, str) else texts(truth)
+    try:
+        return _distinct(truth.split(ANSWER_SEPARATOR)) if isinstance(truth, str) else texts(truth)
+    except ValueError as error:
+        raise ValueError(f"has a `ground_truth` that {error}") from error
 
 
 def _distinct(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(value.strip() for value in values if value.strip()))
+    each = (one.strip() for value in values for one in listed(value))
+    return tuple(dict.fromkeys(one for one in each if one))
 
 
 def decrypted(row: dict[str, Any]) -> dict[str, Any]:
@@ -116,22 +159,15 @@ def _xor(text: str, key: bytes, name: str) -> str:
         raise ValueError(f"`{name}` is not encrypted with the row's `canary`") from error
 
 
-def unchanged(row: dict[str, Any]) -> dict[str, Any]:
-    return row
-
-
-def with_ability(row: dict[str, Any]) -> dict[str, Any]:
-    """Answers are compared as texts unless the row's `ability` is "math"."""
-    return {**row, "ability": MATH if row.get("ability") == MATH else QA}
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DatasetSpec:
-    """One data set.
+    """One data set, or one layout that several have.
 
     Attributes:
         question: columns that may hold the question; the task reads the first one that a row has.
         answers: column -> reader, likewise.
+        marks: how the task "parquet" recognises the layout, beside a question and an answer: column -> a text in its
+            value, as Python prints it. None: only its name chooses it.
         aliases: columns with further right answers.
         read_question: column's value -> messages.
         ability: how answers are compared; None: the row's column `ability` states it.
@@ -140,110 +176,92 @@ class DatasetSpec:
         hub: its place on the hub.
         whole: whether rows are what worlds begin with: all their columns and system messages are kept, and they need
             neither question nor answer.
-        skip: column -> the reason why a row with a value in this column cannot be asked.
+        skip: column -> value -> the reason why a row with this value cannot be asked; "" stands for any value.
         decode: row -> row, before anything is read.
     """
 
-    question: tuple[str, ...] = ("question", "problem")
+    question: tuple[str, ...] = ("question", "problem", "Question")
     answers: Mapping[str, AnswerReader]
+    marks: Mapping[str, str] | None = None
     aliases: tuple[str, ...] = ()
-    read_question: Callable[[Any], Messages] = plain
-    ability: str | None
+    read_question: Callable[[Any], Messages] = asked
+    ability: str | None = None
     row_id: str | None = None
-    tools: tuple[str, ...]
+    tools: tuple[str, ...] = ("search", "python")
     hub: Hub | None = None
     whole: bool = False
-    skip: Mapping[str, str] = field(default_factory=dict)
-    decode: Callable[[dict[str, Any]], dict[str, Any]] = unchanged
+    skip: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    decode: Callable[[dict[str, Any]], dict[str, Any]] = dict
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """All columns that are read."""
-        own = ("ability",) if self.ability is None else ()
-        row_id = (self.row_id,) if self.row_id else ()
-        key = ("canary",) if self.decode is decrypted else ()
-        names = (*self.question, *own, *self.answers, *self.aliases, *row_id, *key)
-        return tuple(dict.fromkeys(names))
+    def columns(self) -> tuple[str, ...] | None:
+        """The columns that are read; None: all."""
+        if self.whole:
+            return None
+        others = ("ability", "canary", *filter(None, [self.row_id]))
+        return tuple(dict.fromkeys((*self.question, *self.answers, *self.aliases, *others)))
+
+    def fits(self, row: Mapping[str, Any]) -> bool:
+        """Whether the task "parquet" reads such rows in this way."""
+        present = [any(row.get(name) is not None for name in names) for names in (self.question, self.answers)]
+        marked = [row.get(name) is not None and text in str(row[name]) for name, text in (self.marks or {}).items()]
+        return self.marks is not None and all((*present, *marked))
 
 
-_CALCULATE, _LOOK_UP = ("python",), ("search", "python")
-_BOXED = {"answer": texts, "solution": last_boxed}
-_ALIASES = {"golden_answers": texts, "answer": texts}
-_WIKI_SPLITS = {TRAIN: "train", TEST: "dev"}
+_ANSWERS = dict.fromkeys(("golden_answers", "answer", "answers", "Answer", "Final answer"), texts)
+_TRAIN_ONLY, _TEST_ONLY = {TRAIN: "train"}, {TEST: "test"}
+_DEV, _VALIDATION = {TRAIN: "train", TEST: "dev"}, {TRAIN: "train", TEST: "validation"}
+_NOT_SHOWN = {name: {"": f"`{name}`, which the question does not show"} for name in ("images", "choices", "options")}
+#: NuminaMath also has problems that are to be proved.
+_PROOFS = {"answer": {"proof": "no answer but a proof", "notfound": "no answer"}, **_NOT_SHOWN}
 
+_math = partial(DatasetSpec, ability=MATH, answers={"answer": texts, "solution": solved}, tools=("python",))
+_qa = partial(DatasetSpec, ability=QA, answers=_ANSWERS, row_id="id")
+_flash_rag = partial(Hub, "RUC-NLPIR/FlashRAG_datasets")
+#: verl's layout, which the ARPO authors use: their files of deep search leave the column `ability` empty.
+_verl = partial(
+    DatasetSpec, question=("prompt",), read_question=bare, answers={"reward_model": ground_truth}, skip=_NOT_SHOWN
+)
+_OTHERS = ("answer", "ground_truth", "final_answer", "expected_answer", "solution", "label")
+_ANY_ANSWERS = {"reward_model": ground_truth, **dict.fromkeys(_OTHERS, texts)}
 
-def _math(hub: Hub, answers: Mapping[str, AnswerReader] = _BOXED, row_id: str | None = None) -> DatasetSpec:
-    return DatasetSpec(answers=answers, ability=MATH, row_id=row_id, tools=_CALCULATE, hub=hub)
-
-
-def _qa(hub: Hub | None, answers: Mapping[str, AnswerReader], row_id: str | None = "id", **others: Any) -> DatasetSpec:
-    return DatasetSpec(answers=answers, ability=QA, row_id=row_id, tools=_LOOK_UP, hub=hub, **others)
-
-
-def _flash_rag(config: str, splits: Mapping[str, str], **others: Any) -> DatasetSpec:
-    return _qa(Hub("RUC-NLPIR/FlashRAG_datasets", config, splits), _ALIASES, **others)
-
-
-def _test_only(hub_id: str, split: str = "test", config: str | None = None) -> Hub:
-    return Hub(hub_id, config, {TEST: split})
-
-
-def _arpo(hub_id: str | None, ability: str | None = None) -> DatasetSpec:
-    """The layout of the ARPO authors' training files; those of deep search leave the column `ability` empty."""
-    return DatasetSpec(
-        question=("prompt",),
-        read_question=chat_messages,
-        answers={"reward_model": ground_truth},
-        ability=ability,
-        tools=_LOOK_UP,
-        hub=Hub(hub_id, splits={TRAIN: "train"}) if hub_id else None,
-    )
-
-
-#: Name of the task -> data set.
+#: Name of the task -> data set. The task "parquet" reads a file as the first of them that fits its first row.
 SPECS: dict[str, DatasetSpec] = {
-    "gsm8k": _math(Hub("openai/gsm8k", "main"), {"answer": after_hashes}),
-    "math": _math(Hub("DigitalLearningGmbH/MATH-lighteval", "default")),
-    "math500": _math(_test_only("HuggingFaceH4/MATH-500"), row_id="unique_id"),
-    "aime24": _math(_test_only("HuggingFaceH4/aime_2024", "train"), row_id="id"),
-    "aime25": _math(_test_only("math-ai/aime25"), row_id="id"),
-    "hotpotqa": _qa(Hub("hotpotqa/hotpot_qa", "distractor", {TRAIN: "train", TEST: "validation"}), _ALIASES),
-    "2wiki": _flash_rag("2wikimultihopqa", _WIKI_SPLITS),
-    "musique": _flash_rag("musique", _WIKI_SPLITS, aliases=("answer_aliases",)),
-    "bamboogle": _flash_rag("bamboogle", {TEST: "test"}),
-    "simpleqa": _qa(_test_only("basicv8vc/SimpleQA"), {"answer": texts}, row_id=None),
-    "webwalker": _qa(
-        _test_only("callanwu/WebWalkerQA", "main"),
-        {"answer": texts, "Answer": texts},
-        row_id=None,
-        question=("question", "Question"),
-    ),
+    "simpleqa": _qa(hub=Hub("basicv8vc/SimpleQA", None, _TEST_ONLY), marks={"metadata": "answer_type"}),
+    "search_r1": _qa(hub=Hub("PeterJinGo/nq_hotpotqa_train"), marks={"golden_answers": ""}),
+    "triviaqa": _qa(hub=Hub("mandarjoshi/trivia_qa", "rc.nocontext", _VALIDATION), marks={"answer": "'aliases'"}),
+    "squad": _qa(hub=Hub("rajpurkar/squad", None, _VALIDATION), marks={"answers": "'text'"}),
+    "hotpotqa": _qa(hub=Hub("hotpotqa/hotpot_qa", "distractor", _VALIDATION), marks={"supporting_facts": ""}),
+    "2wiki": _qa(hub=_flash_rag("2wikimultihopqa", _DEV)),
+    "musique": _qa(hub=_flash_rag("musique", _DEV), aliases=("answer_aliases",), marks={"answer_aliases": ""}),
+    "bamboogle": _qa(hub=_flash_rag("bamboogle", _TEST_ONLY)),
+    "gsm8k": _math(hub=Hub("openai/gsm8k", "main"), answers={"answer": solved}, marks={"answer": "####"}),
+    "math": _math(hub=Hub("DigitalLearningGmbH/MATH-lighteval", "default"), marks={"problem": ""}, skip=_PROOFS),
+    "math500": _math(hub=Hub("HuggingFaceH4/MATH-500", None, _TEST_ONLY), row_id="unique_id"),
+    "aime24": _math(hub=Hub("HuggingFaceH4/aime_2024", None, {TEST: "train"}), row_id="id"),
+    "aime25": _math(hub=Hub("math-ai/aime25", None, _TEST_ONLY), row_id="id"),
+    "webwalker": _qa(hub=Hub("callanwu/WebWalkerQA", None, {TEST: "main"})),
     "gaia": _qa(
-        _test_only("gaia-benchmark/GAIA", "validation", "2023_all"),
-        {"answer": texts, "Final answer": texts},
+        hub=Hub("gaia-benchmark/GAIA", "2023_all", {TEST: "validation"}),
         row_id="task_id",
-        question=("Question",),
-        skip={"file_name": "an attached file"},
+        skip={"file_name": {"": "an attached file"}},
     ),
-    "hle": _qa(_test_only("cais/hle"), {"answer": texts}, skip={"image": "an image"}),
+    "hle": _qa(hub=Hub("cais/hle", None, _TEST_ONLY), skip={"image": {"": "an image"}}),
     "xbench": _qa(
-        _test_only("xbench/DeepSearch", "train"),
-        {"answer": texts},
-        question=("question", "prompt"),
-        decode=decrypted,
+        hub=Hub("xbench/DeepSearch", None, {TEST: "train"}), question=("question", "prompt"), decode=decrypted
     ),
-    "qa": _qa(None, {"answer": texts, "answers": texts}, aliases=("answers",)),
-    "rows": DatasetSpec(
-        question=("prompt",),
-        read_question=text_or_messages,
-        answers={"answer": texts, "answers": texts},
-        aliases=("answers",),
-        ability=None,
-        tools=(),
-        whole=True,
-        decode=with_ability,
+    "qa": _qa(aliases=("answers",), marks={"answers": ""}),
+    "rows": _qa(question=("prompt",), aliases=("answers",), row_id=None, ability=None, tools=(), whole=True),
+    "dapo": _verl(hub=Hub("BytedTsinghua-SIA/DAPO-Math-17k", None, _TRAIN_ONLY)),
+    "arpo_mix": _verl(hub=Hub("dongguanting/ARPO-RL-Reasoning-10K", None, _TRAIN_ONLY)),
+    "arpo_deepsearch": _verl(hub=Hub("dongguanting/ARPO-RL-DeepSearch-1K", None, _TRAIN_ONLY), ability=QA),
+    "messages": _verl(
+        question=("messages",),
+        read_question=last_question,
+        answers={"answer": texts, "messages": last_answer},
+        marks={},
     ),
-    "arpo_mix": _arpo("dongguanting/ARPO-RL-Reasoning-10K"),
-    "arpo_deepsearch": _arpo("dongguanting/ARPO-RL-DeepSearch-1K", QA),
-    "parquet": _arpo(None),
+    PARQUET: _verl(question=("question", "problem", "prompt"), answers=_ANY_ANSWERS, marks={}),
 }
+#: The columns by which "parquet" recognises a layout.
+MARKED = tuple({name for one in SPECS.values() for name in (*one.question, *one.answers, *(one.marks or ()))})

@@ -14,6 +14,7 @@ if training would not work on this machine or in this memory, and 0 otherwise.
 from __future__ import annotations
 
 import argparse
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -125,16 +126,20 @@ def _check(name: str, config: AlgorithmConfig) -> Check:
         return Check(Mark.OK, name, "generated without end")
     chat = env_config.make_chat()
     protocol = env_config.make_protocol(tools, chat)
-    bad = []
+    bad: list[str] = []
+    asked = Counter[object]()
     for number in range(task.num_questions):
         try:
             question = task.question(number, tuple(tools))
             if env_config.world is None:  # A world ends the prompt when it is reset.
                 build_prompt(chat, protocol, asked_alone(question, env_config), env_config)
+                asked[question.messages] += 1
         except DataError as error:
             bad.append(str(error))
     if not bad:
-        return Check(Mark.OK, name, f"all {task.num_questions:,} questions can be asked")
+        repeated = asked.total() - len(asked)
+        again = f"; {repeated:,} repeat{'s' * (repeated == 1)} an earlier one" if repeated else ""
+        return Check(Mark.OK, name, f"all {task.num_questions:,} questions can be asked{again}")
     found = f"{len(bad):,} of {task.num_questions:,} questions cannot be asked. {min(bad)}"
     if config.on_bad_row == "skip":
         return Check(Mark.WARNING, name, found.rstrip("."), "They are left out and counted (questions_given_up).")

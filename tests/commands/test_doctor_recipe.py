@@ -134,8 +134,8 @@ def test_rows_that_cannot_be_asked_are_found(model_folder, tmp_path, capsys, mon
     skipped = checked(path, on_bad_row="skip")
     assert [line.partition("  ")[0] for line in skipped] == ["warning", "warning"]
     assert skipped[0].endswith(". They are left out and counted (questions_given_up).")
-    found = "all 2 questions can be asked"
-    whole = checked(parquet(tmp_path / "whole.parquet", [row(), row()]))
+    found = "all 3 questions can be asked; 1 repeats an earlier one"
+    whole = checked(parquet(tmp_path / "whole.parquet", [row(), row(question="What is 1 + 2?"), row()]))
     assert whole == [f"ok       training data    {found}", f"ok       evaluation data  {found}"]
 
 

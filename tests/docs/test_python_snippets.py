@@ -201,7 +201,7 @@ def test_a_shop_that_is_down_is_not_the_models_fault(desk, monkeypatch):
 
 def test_what_verl_and_search_r1_wrote_is_asked(desk):
     verl = DatasetTask(task="parquet", path="verl.parquet").question(0)
-    search_r1 = DatasetTask(task="hotpotqa", path="search_r1.parquet").question(0)
+    search_r1 = DatasetTask(task="parquet", path="search_r1.parquet").question(0)
     assert (verl.messages, verl.answers, verl.ability) == ((("user", "What is 1 + 1?"),), ("2",), "math")
     assert search_r1.messages == (("user", "Who was first on the moon?"),)
     assert (search_r1.answers, search_r1.ability) == (("Neil Armstrong", "Armstrong"), "qa")

@@ -16,7 +16,7 @@ from rllib_arpo.envs.env_config import ToolEnvConfig
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import TASKS, DatasetTask
 from rllib_arpo.envs.tasks import rows as rows_module
-from rllib_arpo.envs.tasks.specs import SPECS, after_hashes, last_boxed
+from rllib_arpo.envs.tasks.specs import SPECS, solved
 from rllib_arpo.envs.tasks.task import permutation
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Reply, World
@@ -81,7 +81,7 @@ def test_rows_that_cannot_be_asked_are_skipped_and_counted(tmp_path, caplog, nam
     # Counted once in a process, however many tasks read the file.
     assert asked(DatasetTask(task=name, path=path, split="test", limit=3)) == [1, 2, 4]
     assert caplog.messages == [message]
-    with pytest.raises(DataError, match="no rows"):
+    with pytest.raises(DataError, match=rf"only.{ending}: 1 of 1 rows are skipped: they have {what}\.$"):
         DatasetTask(task=name, path=WRITERS[ending](tmp_path / f"only.{ending}", records[:1]))
 
 
@@ -96,18 +96,18 @@ def test_the_rows_own_system_message_is_kept_on_demand(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("read", "value", "answer"),
+    ("value", "answer"),
     [
-        (after_hashes, "a #### 5", "5"),
-        (after_hashes, "#### 3 #### 4", "3 #### 4"),
-        (last_boxed, "\\boxed{1} \\boxed{2}", "2"),
-        (last_boxed, "$\\boxed 3$", "3"),
-        (last_boxed, "\\fbox{4}", "4"),
-        (last_boxed, "\\boxed{ \\text{(A)} }", "\\text{(A)}"),
+        ("a #### 5", "5"),
+        ("#### 3 #### 4", "3 #### 4"),
+        ("\\boxed{1} \\boxed{2}", "2"),
+        ("$\\boxed 3$", "3"),
+        ("\\fbox{4}", "4"),
+        ("\\boxed{ \\text{(A)} }", "\\text{(A)}"),
     ],
 )
-def test_answers_of_worked_solutions(read, value, answer):
-    assert read(value) == (answer,)
+def test_answers_of_worked_solutions(value, answer):
+    assert solved(value) == (answer,)
 
 
 def test_worked_examples_are_those_of_the_questions_ability(tmp_path):

@@ -18,10 +18,11 @@ from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.protocols import PROTOCOLS
 from rllib_arpo.envs.protocols.function_calling import FunctionCallingProtocol
 from rllib_arpo.envs.protocols.prompts import Chat, turn_text
-from rllib_arpo.envs.protocols.protocol import CallRequest, boxed
+from rllib_arpo.envs.protocols.protocol import CallRequest
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.rewards import judge, qa
 from rllib_arpo.envs.rewards.mathematics import accuracy, forms, formulas, text
+from rllib_arpo.envs.support import boxes
 from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.support.texts import first_line, usual_letters, valid_unicode
 from rllib_arpo.envs.tools.browse import BrowseTool
@@ -92,7 +93,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "protocol tags: format": lambda s: TAGS.format_error([s, s]),
     "protocol tags: response": lambda s: TAGS.response(CHAT, CallRequest("search", ""), valid_unicode(s), encoded("")),
     "protocol function_calling": CALLS.parse,
-    "protocol: boxed": boxed,
+    "boxes": boxes.boxes,
     "text of a turn": lambda s: turn_text(TOKENIZER, encoded(valid_unicode(s))),
     "shield": CHAT.shield,
     "cut": lambda s: cut(TOKENIZER, valid_unicode(s), 100),

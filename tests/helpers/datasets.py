@@ -79,7 +79,26 @@ LAYOUTS = {
     ),
     "arpo_mix": ([row("Q?", "A")], ("A",)),
     "arpo_deepsearch": ([row("Q?", "A")], ("A",)),
-    "parquet": ([row("Q?", "A<|answer_split|>B")], ("A", "B")),
+    "dapo": ([row("Q?", "A") | {"ability": "MATH"}], ("A",)),
+    "search_r1": ([{"id": "train_0", "question": "Q?", "golden_answers": ["A", "B"]}], ("A", "B")),
+    "triviaqa": (
+        [{"question": "Q?", "question_id": "tc_1", "answer": {"value": "A", "aliases": ["A", "B"]}}],
+        ("A", "B"),
+    ),
+    "squad": ([{"id": "5733", "question": "Q?", "answers": {"text": ["A", "A"], "answer_start": [1, 7]}}], ("A",)),
+    "messages": (
+        [
+            {
+                "messages": [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "\\boxed{A}"}],
+                "ability": "qa",
+            }
+        ],
+        ("A",),
+    ),
+    "parquet": (
+        [row("Q?", "A<|answer_split|>B"), {"question": "Q?", "answer": ["A", "B"], "ability": "qa"}],
+        ("A", "B"),
+    ),
 }
 
 
