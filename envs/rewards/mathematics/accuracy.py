@@ -19,7 +19,8 @@ from pathlib import Path
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards.mathematics import forms
 from rllib_arpo.envs.rewards.mathematics.formulas import candidates, formulas
-from rllib_arpo.envs.rewards.mathematics.text import clean, read_quantity, spelled
+from rllib_arpo.envs.rewards.mathematics.spelling import spelled
+from rllib_arpo.envs.rewards.mathematics.text import clean, read_quantity
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, shared_server
 from rllib_arpo.envs.support.per_loop import slot
 
