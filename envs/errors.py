@@ -27,6 +27,10 @@ class BrokenToolError(Exception):
     """A tool or a reward cannot be used, whatever the model writes: `StopReason.BROKEN_TOOL` ends the trajectory."""
 
 
+class UnreadVerdict(BrokenToolError):
+    """A judge has answered, but its verdict cannot be read: `StopReason.UNREAD_VERDICT` ends the trajectory."""
+
+
 class ForkRefused(Exception):
     """A fork is not what its parent was: raised by `step_agent` in the fork's first turn, it takes the fork back."""
 
