@@ -22,6 +22,7 @@ from rllib_arpo.envs.rewards.mathematics.formulas import candidates, formulas
 from rllib_arpo.envs.rewards.mathematics.spelling import spelled
 from rllib_arpo.envs.rewards.mathematics.text import clean, read_quantity
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, shared_server
+from rllib_arpo.envs.support.boxes import stated
 from rllib_arpo.envs.support.per_loop import slot
 
 #: Megabytes of a comparison beyond those of the loaded modules.
@@ -69,10 +70,12 @@ class NeedsAlgebra(Exception):
 async def math_accuracy(answer: str, gold: Sequence[str], question: str = "") -> float:
     """1 if `answer` equals one of the `gold` answers as mathematics, and does not restate the question; otherwise 0.
 
+    A gold answer may stand in a box or a sentence.
+
     Raises:
         BrokenToolError: the comparing process cannot be started.
     """
-    for one in gold:
+    for one in map(stated, gold):
         if await _equal(one, answer, question):
             return 1.0
     return 0.0
@@ -90,12 +93,12 @@ async def solved_math_accuracy(answer: str, question: Question) -> float:
     Raises:
         BrokenToolError: see `math_accuracy`.
     """
-    text = question.messages[-1][1]
+    text, golds = question.messages[-1][1], list(map(stated, question.answers))
     if _BASES.search(text) and (with_base := read_quantity(clean(answer) or "")).base:
         # Where the question is about bases, the gold answer may leave its own out.
-        bare = [gold for gold in question.answers if not read_quantity(clean(gold) or "").base]
+        bare = [gold for gold in golds if not read_quantity(clean(gold) or "").base]
         answer = with_base.text if bare else answer
-    solved = [gold for gold in question.answers if worked_out(answer, gold, text)]
+    solved = [gold for gold in golds if worked_out(answer, gold, text)]
     return await math_accuracy(answer, solved, text)
 
 

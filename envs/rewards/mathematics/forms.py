@@ -37,7 +37,8 @@ _EQUALS = re.compile(r"=|\\in(?![A-Za-z])")
 _INEQUALITY = re.compile(r"<|>|\\(?:le|ge|ne)(?![A-Za-z])")
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus|mathbb|emptyset|varnothing)(?![A-Za-z])")
 _NAME = re.compile(
-    r"(?:m? ?\\angle ?)?(?:[A-Za-z]{1,3}|\\[a-z]{2,7}|\\text\{[^{}]*\})(?: ?_ ?(?:\w|\{[^{}]*\}))?'?(?: ?\([A-Za-z]\))?"
+    r"(?:m? ?\\angle ?)?(?:[A-Za-z]{1,3}|\\[a-z]{2,7}|\\(?:text|vec|overrightarrow)\{[^{}]*\})"
+    r"(?: ?_ ?(?:\w|\{[^{}]*\}))?'?(?:\^\{-1\})?(?: ?\([A-Za-z]\))?"
     r"|\|[A-Za-z]\|"
 )
 _VARIABLES = re.compile(r"\(?([A-Za-z](?: ?, ?(?:[A-Za-z]|\\[a-z]{2,7}))+)\)?")

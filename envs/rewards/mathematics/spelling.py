@@ -12,7 +12,7 @@ import unicodedata
 from .brackets import closing, split
 
 _SIGNS = {
-    "-": "−–‐", "/": "÷∕", ":": "∶", "'": "′’", "|": "∣", "(": "⟨〈", ")": "⟩〉", "=": "≈", "sqrt": "√", "cbrt": "∛",
+    "-": "−–‐", "/": "÷∕⁄", ":": "∶", "'": "′’", "|": "∣", "(": "⟨〈", ")": "⟩〉", "=": "≈", "sqrt": "√", "cbrt": "∛",
     r"\times ": "×", r"\cdot ": "·⋅∙", r"\infty ": "∞", r"^\circ": "°", r"\le ": "≤⩽", r"\ge ": "≥⩾", r"\ne ": "≠",
     r"\pm ": "±", r"\mp ": "∓", r"\cup ": "∪", r"\cap ": "∩", r"\in ": "∈", r"\setminus ": "∖", r"\emptyset ": "∅",
     r"\text{ or }": "∨", r"\text{ and }": "∧", r"\lfloor ": "⌊", r"\rfloor ": "⌋", r"\lceil ": "⌈", r"\rceil ": "⌉",
@@ -25,11 +25,11 @@ _GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (\w+)")
 #: A command -> its other names.
 _NAMES = {
     "": """left right big Big bigg Bigg bigl bigr Bigl Bigr biggl biggr Biggl Biggr displaystyle textstyle scriptstyle
-        limits nolimits bf rm it sf tt bm boldsymbol underline mathbf mathit mathsf ensuremath""",
+        limits nolimits bf rm it sf tt bm boldsymbol underline mathbf mathit mathsf mathtt ensuremath""",
     " ": "quad qquad enspace thinspace",
-    r"\text": "textrm textbf textit textsf texttt textnormal emph mbox hbox mathrm operatorname",
+    r"\text": "textrm textbf textit textsf texttt textsc textnormal emph mbox hbox mathrm operatorname",
     r"\frac": "dfrac tfrac cfrac", r"\binom": "dbinom tbinom", r"\{": "lbrace", r"\}": "rbrace",
-    "|": "lvert rvert vert mid", "(": "langle", ")": "rangle", "<": "lt", ">": "gt", "=": "approx", ":": "colon",
+    "|": "lvert rvert vert mid", "(": "langle", ")": "rangle", "£": "pounds", "€": "euro", "<": "lt", ">": "gt", "=": "approx", ":": "colon",
     r"\le ": "le leq leqslant", r"\ge ": "ge geq geqslant", r"\ne ": "ne neq", r"^\circ": "degree",
     r"\emptyset ": "varnothing", r"\ldots": "dots cdots dotsc dotsb", r"\text{ or }": "lor vee",
     r"\text{ and }": "land wedge",
@@ -45,7 +45,7 @@ _FUNCTIONS = {
     "binomial comb": r"\binom{#1}{#2}", "Rational Fraction": r"\frac{#1}{#2}", "Pow": "(#1)^{#2}",
     "Interval": "[#*]", "Interval.open": "(#*)", "Interval.Lopen": "(#*]", "Interval.Ropen": "[#*)",
     "FiniteSet": r"\{#*\}", "Complement": r"#1\setminus #2", "Union Intersection And Or": "#*", "Matrix array": "#*",
-    "Eq": "#1=#2", "Ne": r"#1\ne #2", "conjugate": r"\overline{#1}", "Integer Float Decimal mpf float64 int64": "#1",
+    "Eq": "#1=#2", "Ne": r"#1\ne #2", "conjugate": r"\overline{#1}", "Integer Float Decimal mpf float64 int64 Poly tensor": "#1", "Point2D Point3D": "(#*)",
     "max Max": r"\max(#*)", "min Min": r"\min(#*)",
     **{f"a{name} arc{name}": rf"\arc{name}(#1)" for name in ("sin", "cos", "tan", "sec", "csc", "cot", "sinh", "cosh", "tanh")},
 }  # fmt: skip
@@ -73,12 +73,13 @@ _BEFORE_COMMANDS = _compiled(
     (r"\\(?:textcolor|color|hspace) ?\{[^{}]*\}", ""),
 )
 _BEFORE_CALLS = _compiled(
+    (r"smallmatrix", "matrix"),
     (r"(?<!\\)\\!\s*", ""),
     (r"(?<!\\)\\[,;: ]|~", " "),
     (r"\s+", " "),
     (r"\*\*", "^"),
     (r"\[ ?(\{[A-Za-z]\w*: [^\[\]]*\}) ?\]", r"\1"),  # Of SymPy's solve(dict=True).
-    (r"(?:(?<=, )|(?<!\\)(?<=\{))([A-Za-z]\w*): (?=[^{}<>|\\]*\})", r"\1="),
+    (r"(?:(?<=, )|(?<!\\)(?<=\{)(?<!\\text\{))([A-Za-z]\w*): (?=[^{}<>|\\]*\})", r"\1="),
     (rf"\\text ?\{{ ?({_CALLED}) ?\}} ?(?=\()", r"\1"),
     (rf"\\text ?\{{ ?({_PLAIN}) ?\}}", r"\1"),
     (r"\\sqrt ?\(", "sqrt("),
@@ -100,6 +101,8 @@ _AFTER_CALLS = _compiled(
     (r"\\text ?\{ ?((?:[^{}a-zA-Z\\]|\\[a-zA-Z]+|\\.)*|[^{}a-zA-Z]*\d[^{}]*|[ei]) ?\}", r"\1"),
     (r"\\text ([^\s{])", r"\1"),
     (r"\{ ?([,:]) ?\}", r"\1"),
+    (r"(?<=[)\]]) ?U ?(?=[(\[])", r"\\cup "),
+    (r":=", "="),
     (r"<=", r"\\le "),
     (r">=", r"\\ge "),
     (r"!=", r"\\ne "),
