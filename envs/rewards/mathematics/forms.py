@@ -48,6 +48,7 @@ WORDS = re.compile(r"\(?\s*\\text\{([^{}]*)\}\s*\)?|([A-Za-z]{3,}(?: [A-Za-z]+)*
 _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 #: A unit of one letter without a blank before it; "5m" is a formula unless the gold answer is a plain number.
 _GLUED = re.compile(r"(?<=\d)(?=[mgshL]$)")
+_CONSTANT = re.compile(r"\+ ?([cCkK])$")
 _INNER_SPACE = re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])")
 
 
@@ -69,11 +70,14 @@ def equal(gold: str, answer: str, compare: Compare) -> bool:
 
 
 def _written_as(gold: str, answer: str) -> str:
-    """The answer with SymPy's E as Euler's e, and with any letter for the constant of integration, if the gold has them."""
+    """The answer with the gold's letters for Euler's number (SymPy's E) and the constant of integration (C or c)."""
     letters = set(_LETTER.findall(gold))
     if "e" in letters and "E" not in letters:
         answer = _LETTER.sub(lambda found: found[0].replace("E", "e"), answer)
-    return re.sub(r"\+ ?[cK]$", "+ C", answer) if re.search(r"\+ ?C$", gold) else answer
+    theirs, ours = _CONSTANT.search(gold), _CONSTANT.search(answer)
+    if theirs and ours and (theirs[1] == "C" or theirs[1].lower() == ours[1].lower()):
+        answer = answer[: ours.start()] + theirs[0]
+    return answer
 
 
 def _equal(gold: str, answer: str, compare: Compare) -> bool:

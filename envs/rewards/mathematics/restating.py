@@ -68,10 +68,10 @@ def _nodes(expression: Any) -> Iterator[Any]:
     return itertools.chain.from_iterable(map(sympy.preorder_traversal, each))
 
 
-def _to_do(expression: Any) -> tuple[int, bool, bool]:
+def _to_do(expression: Any) -> tuple[int, bool, bool, bool]:
     """What can be worked out in an expression: its largest radicand; whether it has functions of numbers; whether it
-    adds or multiplies whole numbers."""
-    radicand, functions, sums = 0, False, False
+    adds or multiplies whole numbers; whether a side of a relation is neither a number nor a variable."""
+    radicand, functions, sums, relations = 0, False, False, False
     for node in _nodes(expression):
         if isinstance(node, sympy.Pow) and node.base.is_number and _value(node.exp).is_integer is False:
             base = _value(node.base)
@@ -80,7 +80,8 @@ def _to_do(expression: Any) -> tuple[int, bool, bool]:
         if isinstance(node, (sympy.Add, sympy.Mul)):
             whole = [one for one in _flat(node, type(node)) if one.is_Integer and abs(one) > 1]
             sums |= len(whole) > 1
-    return radicand, functions, sums
+        relations |= isinstance(node, Relational) and not all(one.is_number or one.is_Symbol for one in node.args)
+    return radicand, functions, sums, relations
 
 
 def _of_product(node: Any) -> Iterator[Any]:
