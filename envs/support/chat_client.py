@@ -86,7 +86,7 @@ class ChatClient:
         completion = await self._completion(messages)
         choices = getattr(completion, "choices", None)
         text = choices[0].message.content if choices else None
-        cut = bool(choices) and choices[0].finish_reason == "length"
+        cut = choices[0].finish_reason == "length" if choices else False
         if is_readable and (cut or not is_readable(text or "")):
             how = "was cut (finish_reason 'length')" if cut else "cannot be read"
             raise UnreadReply(f"{self.address}: the answer of {self.model!r} {how}: {(text or '')[-200:]!r}.")

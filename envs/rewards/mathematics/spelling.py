@@ -29,7 +29,8 @@ _NAMES = {
     " ": "quad qquad enspace thinspace",
     r"\text": "textrm textbf textit textsf texttt textsc textnormal emph mbox hbox mathrm operatorname",
     r"\frac": "dfrac tfrac cfrac", r"\binom": "dbinom tbinom", r"\{": "lbrace", r"\}": "rbrace",
-    "|": "lvert rvert vert mid", "(": "langle", ")": "rangle", "£": "pounds", "€": "euro", "<": "lt", ">": "gt", "=": "approx", ":": "colon",
+    "|": "lvert rvert vert mid", "(": "langle", ")": "rangle", "<": "lt", ">": "gt",
+    "=": "approx", ":": "colon", "£": "pounds", "€": "euro",
     r"\le ": "le leq leqslant", r"\ge ": "ge geq geqslant", r"\ne ": "ne neq", r"^\circ": "degree",
     r"\emptyset ": "varnothing", r"\ldots": "dots cdots dotsc dotsb", r"\text{ or }": "lor vee",
     r"\text{ and }": "land wedge",
@@ -45,9 +46,10 @@ _FUNCTIONS = {
     "binomial comb": r"\binom{#1}{#2}", "Rational Fraction": r"\frac{#1}{#2}", "Pow": "(#1)^{#2}",
     "Interval": "[#*]", "Interval.open": "(#*)", "Interval.Lopen": "(#*]", "Interval.Ropen": "[#*)",
     "FiniteSet": r"\{#*\}", "Complement": r"#1\setminus #2", "Union Intersection And Or": "#*", "Matrix array": "#*",
-    "Eq": "#1=#2", "Ne": r"#1\ne #2", "conjugate": r"\overline{#1}", "Integer Float Decimal mpf float64 int64 Poly tensor": "#1", "Point2D Point3D": "(#*)",
-    "max Max": r"\max(#*)", "min Min": r"\min(#*)",
-    **{f"a{name} arc{name}": rf"\arc{name}(#1)" for name in ("sin", "cos", "tan", "sec", "csc", "cot", "sinh", "cosh", "tanh")},
+    "Eq": "#1=#2", "Ne": r"#1\ne #2", "conjugate": r"\overline{#1}", "Point2D Point3D": "(#*)",
+    "Integer Float Decimal mpf float64 int64 Poly tensor": "#1", "max Max": r"\max(#*)", "min Min": r"\min(#*)",
+    **{f"a{name} arc{name}": rf"\arc{name}(#1)" for name in ("sin", "cos", "tan", "sec", "csc", "cot")},
+    **{f"a{name} arc{name}": rf"\arc{name}(#1)" for name in ("sinh", "cosh", "tanh")},
 }  # fmt: skip
 _PRINTED = {name: latex for names, latex in _FUNCTIONS.items() for name in names.split()}
 _CALLED = "|".join(re.escape(name) for name in sorted({*_PRINTED, "log"} - {"^"}, key=len, reverse=True))
@@ -204,4 +206,4 @@ def _called(name: str, arguments: list[str], log: str) -> str:
 def _matrix(found: re.Match[str]) -> str:
     """The lists of a list as the rows of a matrix; NumPy prints them without commas."""
     rows = [split(row, _COMMA) if "," in row else row.split() for row in _ROW.findall(found[1])]
-    return r"\begin{pmatrix}%s\end{pmatrix}" % r"\\".join(map("&".join, rows))
+    return r"\begin{pmatrix}" + r"\\".join(map("&".join, rows)) + r"\end{pmatrix}"

@@ -19,8 +19,8 @@ MAX_DEPTH = 20
 MAX_NUMBER_CHARS = 200
 
 _CURRENCIES = {
-    "$": "dollar", "\\$": "dollar", "USD": "dollar", "€": "euro", "EUR": "euro", "£": "pound", "GBP": "pound", "¥": "yen",
-    "₹": "rupee", "Rs": "rupee", "Rs.": "rupee",
+    "$": "dollar", "\\$": "dollar", "USD": "dollar", "€": "euro", "EUR": "euro", "£": "pound", "GBP": "pound",
+    "¥": "yen", "₹": "rupee", "Rs": "rupee", "Rs.": "rupee",
 }  # fmt: skip
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}([,' _])\d{3}(\1\d{3})*(\.\d+)?", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)", re.ASCII)

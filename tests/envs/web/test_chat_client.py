@@ -119,17 +119,17 @@ ALL = ("temperature", "max_tokens", "max_completion_tokens")
 
 @pytest.mark.parametrize("message", ["This model's maximum context length is 4096 tokens.", "The answer is filtered."])
 def test_other_refusals_are_errors_at_once(message):
-    with json_service(lambda request: Reply({"error": {"message": message}}, 400)) as server:
-        with pytest.raises(ToolError, match=message):
-            ask(server.url)
+    refused = Reply({"error": {"message": message}}, 400)
+    with json_service(lambda request: refused) as server, pytest.raises(ToolError, match=message):
+        ask(server.url)
     assert len(server.requests) == 1
 
 
 def test_a_refusal_that_nothing_helps_against_ends():
     message = "'max_tokens' is not supported."
-    with json_service(lambda request: Reply({"error": {"message": message}}, 400)) as server:
-        with pytest.raises(ToolError, match=message):
-            ask(server.url)
+    refused = Reply({"error": {"message": message}}, 400)
+    with json_service(lambda request: refused) as server, pytest.raises(ToolError, match=message):
+        ask(server.url)
     assert len(server.requests) == 3
 
 
