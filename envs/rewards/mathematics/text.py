@@ -65,20 +65,12 @@ _CURRENCY = re.compile(r"^([+-]?) ?(?:US)?(\\?\$|[€£¥₹]|USD|EUR|GBP|Rs\.?)
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
 _END = re.compile(r"(?:\\[,;:! ]|\\\\|[.,;\s])+$")
 _GOES_ON = re.compile(r"\.\d+ ?\.\.\.$")
-_DELIMITERS = (
-    ("**", "**"),
-    ("*", "*"),
-    ("`", "`"),
-    ("__", "__"),
-    ("$$", "$$"),
-    ("$", "$"),
-    ("\\(", "\\)"),
-    ("\\[", "\\]"),
-)
+_DELIMITERS = [(sign, sign) for sign in ("**", "*", "`", "__", "$$", "$")] + [(r"\(", r"\)"), (r"\[", r"\]")]
 _TEXT = re.compile(r"\\text\{ ?([^{}]*)\}")
 #: "(C)", "C)", "Option C", "C: because of this"; "A and B".
 _CHOICE = re.compile(
-    r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer):? )?\(?([A-H])(?:\)|(?:\):?|:) ?(?!.*\bor\b)[A-Za-z]{3,}(?: [A-Za-z]+)*)?"
+    r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer):? )?\(?([A-H])"
+    r"(?:\)|(?:\):?|:) ?(?!.*\b(?:or|not|[A-H])\b)[A-Za-z]{3,}(?: [A-Za-z]+)*)?"
 )
 _CHOICES = re.compile(r"\(?[A-H]\)?(?:(?:,? ?(?:and|or) |, ?)\(?[A-H]\)?)+")
 _NOTHING = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?|(?:the )?empty set|(all real(?: number)?s)", re.I)
