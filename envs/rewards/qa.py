@@ -37,7 +37,7 @@ _PUNCTUATION = re.compile(
     r"((?<=\d)[!-/:-@\[-`{-~]++(?=\d))|(?<!\w)([-<>])(?=\d)|(?<=\w)([-+*#]++(?!\w)|\+\++)|[!-/:-@\[-`{-~]"
 )
 _CLOSED_ANSWERS = frozenset({"yes", "no", "noanswer"})
-#: More than this share of an answer's words must be right: of two different answers in one, none can be.
+#: More than this share of an answer's words must be right, so an answer that names two candidates earns nothing.
 MIN_PRECISION = 0.5
 
 

@@ -1,9 +1,9 @@
 """Answers in mathematics: symbolic equality by math-verify, in processes that can be killed.
 
 `forms` defines equality. This process decides plain numbers, words and structures that differ; comparisons that need
-algebra go to a worker process (`worker`), which never gets more than its share of time, memory and processors. Any
-failure of a comparison means "not equal": a policy must not be able to leave the training by an answer on which SymPy
-fails, nor to delay the verdicts of its neighbours.
+algebra go to a worker process (`worker`), which never gets more than its share of time, memory and processors. If a
+comparison fails, the answers count as different. Otherwise a policy could leave the training by an answer on which
+SymPy fails, or delay the verdicts on other answers.
 """
 
 from __future__ import annotations
@@ -84,11 +84,11 @@ async def math_accuracy(answer: str, gold: Sequence[str], question: str = "") ->
 async def solved_math_accuracy(answer: str, question: Question) -> float:
     """`math_accuracy`, but 0 for an answer that is not worked out, such as the question's own words.
 
-    If a gold answer is a plain number, the answer must also be one ("12 * 31 - 5" does not answer "What is 12 * 31 -
-    5?"), not the question's only number in the question's form ("Reduce 6/8"), nor another fraction that can be reduced
-    where the question states the value. Otherwise a sum, product, integral,
-    limit or derivative counts only if the gold answer has one, and a formula of the question in no form that keeps what
-    the gold answer has resolved (`restating`; "Factor x^2 - 1").
+    If the gold answer is a plain number, the answer must be one as well: "12 * 31 - 5" does not answer "What is 12 * 31
+    - 5?". It must not be the question's only number in the question's form ("Reduce 6/8"), and no fraction that can be
+    reduced if the question states its value. If the gold answer is a formula, the answer may have a sum, product,
+    integral, limit or derivative only if the gold answer has one. It may not keep what the gold answer has resolved of
+    the question's formula (`restating`; "Factor x^2 - 1").
 
     Raises:
         BrokenToolError: see `math_accuracy`.

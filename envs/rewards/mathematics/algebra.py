@@ -24,8 +24,8 @@ _OPERATIONS = ((re.compile(r"\\cup(?![A-Za-z])"), sympy.Union), (re.compile(r"\\
 _INDEXED, _PRIME = re.compile(r"[\d)}] ?_"), re.compile(r"(?<=[A-Za-z])'(?!')")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?) ?\^ ?\{?\\circ\}?", re.ASCII)
 _DECIMAL = re.compile(r"(\d*)\.(\d+)", re.ASCII)
-#: math-verify compares numbers to 15 decimals: 10^{-20} would be 2 * 10^{-20}. If it calls two expressions equal, this
-#: module evaluates them to this many digits at these values of the variables, and they must agree relatively.
+#: math-verify compares numbers to 15 decimals, to which 10^{-20} equals 2 * 10^{-20}. So this module also evaluates
+#: expressions to this many digits at these values of their variables; they must agree up to this relative error.
 _DIGITS, _TOLERANCE = 40, sympy.Rational(1, 10**25)
 _SAMPLES = tuple(sympy.Rational(*one) for one in ((17, 13), (-31, 29), (5, 7), (43, 11)))
 

@@ -12,6 +12,8 @@ Conventions, where mathematics leaves a choice:
     in alphabetical order; "x < 1 or x > 2" is a union.
   - A percent sign on one side only: the other side may be the same number ("50\\%" and "50", as MATH and math-verify
     have it) or the value ("50\\%" and "0.5").
+  - Formulas are equal if they are equal wherever their roots and logarithms are real: `\\sqrt{1/x}` is `1/\\sqrt{x}`.
+    `|x|` is not `x`. Python's list `[1, 2]` is a list without brackets if the gold answer is one.
   - Decimals are exact: 0.333 is not 1/3. "2,100" is a number, "2, 100" a list. "3\\frac{1}{2}" and "3 1/2" are mixed
     numbers. Letters are case-sensitive in formulas and not in words.
 """

@@ -1,9 +1,9 @@
 """Finds answers that restate the question: "\\sqrt{12}+0" for "Simplify \\sqrt{12}". Runs only in worker processes.
 
-A formula of the question that equals the gold answer asks for another form of itself. There an answer may not keep
-what the formula has and the gold answer does not: a sum (whatever the order and grouping of its terms), a root or
-another power, a function, a denominator, a relation. Nor may it leave work to do that the gold answer does not leave
-("\\sqrt{3}\\sqrt{4}", "4\\sin(\\pi/3)"). Formulas that do not equal the gold answer forbid nothing.
+If a formula of the question equals the gold answer, the question asks for another form of it. The answer may then not
+keep what the formula has and the gold answer lacks: a sum (whatever the order and grouping of its terms), a root or
+another power, a function, a denominator, a relation. It may not leave work to do that the gold answer has done either
+("\\sqrt{3}\\sqrt{4}", "4\\sin(\\pi/3)"). A formula that does not equal the gold answer forbids nothing.
 """
 
 from __future__ import annotations
