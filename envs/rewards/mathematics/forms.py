@@ -23,6 +23,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from .brackets import closes_at_end, split
 from .text import clean, read_quantity
@@ -159,11 +160,16 @@ def _equal_quantities(gold: str, answer: str, compare: Compare) -> bool:
     if not _same_unit(theirs.unit, ours.unit) or ours.base not in ("", theirs.base):
         return False
     if theirs.number is None or ours.number is None:
-        return compare(theirs.text, ours.text)
+        # LaTeX's parser would take "2 1/2" for a product, and "1e6" for one with Euler's number.
+        return compare(*(one.text if one.number is None else _fraction(one.number) for one in (theirs, ours)))
     if theirs.percent != ours.percent:
         percent, plain = (theirs, ours) if theirs.percent else (ours, theirs)
         return percent.number is not None and plain.number in (percent.number, percent.number / 100)
     return theirs.number == ours.number
+
+
+def _fraction(number: Fraction) -> str:
+    return str(number) if number.denominator == 1 else rf"\frac{{{number.numerator}}}{{{number.denominator}}}"
 
 
 def _same_unit(one: str, other: str) -> bool:
