@@ -39,6 +39,10 @@ class BrokenToolError(Exception):
     """A tool or a reward cannot be used, whatever the model writes: `StopReason.BROKEN_TOOL` ends the trajectory."""
 
 
+class UnreadVerdict(BrokenToolError):
+    """A judge has answered, but its verdict cannot be read: `StopReason.UNREAD_VERDICT` ends the trajectory."""
+
+
 class ForkRefused(Exception):
     """`step_agent` raises this in a fork's first turn if the fork differs from its parent: it leaves the tree."""
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from rllib_arpo.core.tree import TRUNCATED_STOP_REASONS, StopReason, ToolCall, ToolStatus
 from rllib_arpo.envs.env_config import TEXT, read_env_config
-from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.errors import BrokenToolError, UnreadVerdict
 from rllib_arpo.envs.first_question import check_first_question
 from rllib_arpo.envs.forkable_env import (
     INFO_STEP,
@@ -350,6 +350,8 @@ class ToolEnv(ForkableMultiAgentEnv):
                 if own is not None:
                     format_valid = reason not in _BAD_FORMAT
                     reason = StopReason.ANSWER if reason == StopReason.NO_ANSWER else reason
+        except UnreadVerdict:
+            reason = StopReason.UNREAD_VERDICT
         except BrokenToolError:
             reason = StopReason.BROKEN_TOOL
         info = StepInfo(call, reason, score.accuracy, format_valid)

@@ -1,4 +1,4 @@
-"""Rewards of a finished path, and the one that `env_config` asks for: a comparison, and a weighted sum of rewards."""
+"""The rewards of a finished path, and the scorer of `env_config`: it compares answers, and adds weighted rewards up."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BONUS_TOOLS = frozenset({"search", "python"})
 
 @dataclass(frozen=True, slots=True)
 class FinishedPath:
-    """The data of a finished path that a reward may use.
+    """What a reward may know about a finished path.
 
     Attributes:
         question: what was asked.
@@ -110,7 +110,7 @@ class Score:
 
     @classmethod
     def of(cls, reward: float) -> Score:
-        """Where the reward tells the accuracy too: its part between 0 and 1."""
+        """For a reward that also states the accuracy: the part of it between 0 and 1."""
         return cls(reward, min(max(reward, 0.0), 1.0))
 
 
@@ -130,7 +130,7 @@ class Scorer:
         """Compares the answer and adds the rewards up.
 
         Raises:
-            BrokenToolError: an answer cannot be compared now, which is not the policy's fault.
+            BrokenToolError: the answer cannot be compared now, through no fault of the policy.
             ContractError: a reward or a comparison raises another error, or returns no finite number.
         """
         ability = path.question.ability
@@ -146,16 +146,16 @@ class Scorer:
 
 
 def needs_answers(reward: str | Reward | Mapping[str | Reward, float]) -> bool:
-    """Whether `env_config["reward"]` has a term that is nothing without right answers."""
+    """Whether a term of `env_config["reward"]` needs right answers."""
     terms: set[Any] = {"hierarchical", "accuracy", hierarchical, accuracy}
     return not terms.isdisjoint(reward if isinstance(reward, Mapping) else [reward])
 
 
 async def value_of(what: str, function: Callable[[], Any]) -> float:
-    """What a user's function or coroutine function returns, as a float; `what` is the beginning of an error.
+    """The value of a user's function or coroutine function, as a float. Errors begin with `what`.
 
     Raises:
-        ContractError: it raises an exception that is not of `errors`, or returns no finite number.
+        ContractError: it raises another exception than those of `errors`, or returns no finite number.
     """
     try:
         value = function()

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from rllib_arpo.envs.errors import BrokenToolError, ToolError, TransientToolError
+from rllib_arpo.envs.errors import BrokenToolError, ToolError, TransientToolError, UnreadVerdict
 from rllib_arpo.envs.question import Question
-from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
+from rllib_arpo.envs.support.chat_client import ChatClient, UnreadReply, read_chat_client
 from rllib_arpo.envs.support.per_loop import PerLoop, shared_flight
+
+logger = logging.getLogger(__name__)
 
 CORRECT, INCORRECT, NOT_ATTEMPTED = "CORRECT", "INCORRECT", "NOT_ATTEMPTED"
 #: The judge sees at most this many characters of an answer; no question here needs more.
@@ -36,7 +40,16 @@ three forms:
 VERDICT: {CORRECT}
 VERDICT: {INCORRECT}
 VERDICT: {NOT_ATTEMPTED}"""
-_VERDICT = re.compile(rf"VERDICT: ({CORRECT}|{INCORRECT}|{NOT_ATTEMPTED})")
+#: Added when the first reply cannot be read.
+_BRIEFLY = "\nDo not think in words this time: write the line with the verdict and nothing else."
+_VERDICTS = {verdict.replace("_", " "): verdict for verdict in (CORRECT, INCORRECT, NOT_ATTEMPTED)}
+#: The last word "verdict" of a line, if it begins the line or a sentence; what follows it.
+_VERDICT = re.compile(
+    r"(?:.*[.!?;] +|[^\w\"'(]*)(?:(?:my|the|final|so|thus|therefore),? )*verdict\b(?: is\b)?"
+    r"((?:[^\"'“”‘’]|([\"'])[\w -]+\2)*)"
+)
+#: What templates end a message with, and tags.
+_MARKUP = re.compile(r"^.*</think>|<[^<>]*>|\\[a-z]+\{", re.DOTALL)
 #: Beginnings of a chat template's special tokens: a server that reads one within a message would end it there.
 _SPECIAL = re.compile(r"<(?=\S)|\[(?=/?(?:INST|SYS))")
 #: (question, reference, answer, verdict) that any judge must get right before its verdicts count.
@@ -49,9 +62,10 @@ _CHECKS = (
 class Judge:
     """Grades by asking a model, as SimpleQA does (Wei et al., 2024): correct, incorrect, not attempted.
 
-    Only the last line of the judge's own reply counts. A reply without a verdict there means incorrect, since a policy
-    must not be able to leave the training by an answer that confuses the judge. Whether the judge can work at all is
-    checked before: it must grade two plain answers correctly.
+    Only the last line of the judge's own reply counts. If it has no verdict, the judge is asked once more for the
+    verdict alone. Without one the trajectory is masked, since nothing is known about its answer; an answer gains little
+    by confusing the judge, since the share of such trajectories (`stop/unread_verdict`) is a metric and ends the run if
+    it is large. Whether the judge can work at all is checked before: it must grade two plain answers correctly.
 
     Args:
         client: the endpoint with its model and its cache of replies.
@@ -73,11 +87,17 @@ class Judge:
         """1 if the judge finds `answer` correct, otherwise 0, also for an answer that the endpoint refuses.
 
         Raises:
+            UnreadVerdict: its verdict cannot be read.
             BrokenToolError: the judge cannot be reached, or cannot grade.
         """
         await self._check()
         try:
             return float(await self._ask(question.messages[-1][1], question.answers, answer) == CORRECT)
+        except UnreadReply as error:
+            if self.client not in _WARNED.get():
+                _WARNED.get().add(self.client)
+                logger.warning("%s The trajectory is masked (stop/unread_verdict).", error)
+            raise UnreadVerdict(f"the judge's verdict cannot be read: {error}") from error
         except TransientToolError as error:
             raise BrokenToolError(f"the judge cannot be asked: {error}") from error
         except ToolError:
@@ -102,28 +122,54 @@ class Judge:
         for question, reference, answer, expected in _CHECKS:
             try:
                 verdict = await self._ask(question, (reference,), answer)
+            except UnreadReply as error:
+                raise BrokenToolError(f"{self.client.model} is not fit to judge: {error}") from error
             except ToolError as error:
                 raise BrokenToolError(f"the judge cannot be asked: {error}") from error
             if verdict != expected:
-                found = f"grades {answer!r} as {verdict}" if verdict else "does not end with a verdict"
-                raise BrokenToolError(f"{self.client.address}: {self.client.model} is not fit to judge: it {found}.")
+                found = f"it grades {answer!r} as {verdict}"
+                raise BrokenToolError(f"{self.client.address}: {self.client.model} is not fit to judge: {found}.")
         _FIT.get().add(self.client)
 
     async def _ask(self, question: str, references: tuple[str, ...], answer: str) -> str | None:
-        messages = [{"role": "system", "content": _INSTRUCTIONS}]
-        messages.append({"role": "user", "content": _request(question, references, answer)})
-        return read_verdict(await self.client.complete(messages))
+        user = {"role": "user", "content": _request(question, references, answer)}
+        try:
+            reply = await self.client.complete([{"role": "system", "content": _INSTRUCTIONS}, user], _has_verdict)
+        except UnreadReply:
+            system = {"role": "system", "content": _INSTRUCTIONS + _BRIEFLY}
+            reply = await self.client.complete([system, user], _has_verdict)
+        return read_verdict(reply)
 
 
-#: The clients that have passed their check.
+#: The clients that have passed their check, and those of which an unread verdict has been logged.
 _FIT: PerLoop[set[ChatClient]] = PerLoop(set)
+_WARNED: PerLoop[set[ChatClient]] = PerLoop(set)
 
 
 def read_verdict(reply: str) -> str | None:
-    """The verdict in the last line of a judge's reply; None if the line has none of the three forms."""
-    lines = reply.strip().splitlines()
-    match = _VERDICT.fullmatch(lines[-1].strip()) if lines else None
-    return match and match[1]
+    """The verdict in the last line of a judge's reply, or in a JSON object at its end; None if there is none.
+
+    Markdown, punctuation and capital letters do not matter. A verdict within quotation marks is not the judge's own.
+    """
+    text = unicodedata.normalize("NFKC", _MARKUP.sub("", reply)).strip("`\n ")
+    begin = text.rfind("{")
+    if text.endswith("}") and begin >= 0:
+        try:
+            found = json.loads(text[begin:])
+        except (ValueError, RecursionError):
+            return None
+        return next((_named(str(value)) for key, value in found.items() if key.lower() == "verdict"), None)
+    line = re.sub("[*`#]", "", text.splitlines()[-1] if text else "").strip().lower()
+    match = _VERDICT.fullmatch(line)
+    return _named(match[1] if match else line)
+
+
+def _named(text: str) -> str | None:
+    return _VERDICTS.get(" ".join(re.findall("[A-Z]+", text.upper())))
+
+
+def _has_verdict(reply: str) -> bool:
+    return read_verdict(reply) is not None
 
 
 def _request(question: str, references: tuple[str, ...], answer: str) -> str:

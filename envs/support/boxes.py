@@ -15,7 +15,7 @@ _TOKEN = re.compile(
 )
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 _HASHES = re.compile(r"####\s*(.+?)\s*$")
-_SENTENCE = re.compile(r"\banswer\s*(?:is\b|:|=)[\s:*]*(.+?)[\s.*]*$", re.IGNORECASE | re.DOTALL)
+_SENTENCE = re.compile(r"\banswer\s*(?:is\b|:|=)\s*}?[\s:*]*(.+?)[\s.*]*$", re.IGNORECASE | re.DOTALL)
 
 
 def has_box(text: str) -> bool:

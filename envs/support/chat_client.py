@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,15 @@ from rllib_arpo.envs.support.texts import valid_unicode
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.redaction import without_secrets
 
+logger = logging.getLogger(__name__)
+
+#: What limits a completion, which models for reasoning refuse or call by the last of these names.
+_OPTIONAL = ("temperature", "max_tokens", "max_completion_tokens")
+
+
+class UnreadReply(ToolError):
+    """The model answered, but not with what was asked for; nothing is cached."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ChatClient:
@@ -27,7 +37,7 @@ class ChatClient:
         base_url: the endpoint's address, up to and with "/v1".
         model: its name there.
         api_key_variable: the environment variable that holds the key; an endpoint that needs none accepts any text.
-        temperature, max_tokens: what every request asks for.
+        temperature, max_tokens: what every request asks for; None, or what the endpoint refuses, is not sent.
         timeout_s: seconds of one request.
         max_attempts: requests until one succeeds (429, 5xx and lost connections are repeated with growing waits).
         cache_path: a sqlite file for the answers; None: no cache.
@@ -36,8 +46,8 @@ class ChatClient:
     base_url: str
     model: str
     api_key_variable: str = "OPENAI_API_KEY"
-    temperature: float = 0.0
-    max_tokens: int = 512
+    temperature: float | None = 0.0
+    max_tokens: int | None = 512
     timeout_s: float = 60.0
     max_attempts: int = 3
     cache_path: str | None = None
@@ -46,35 +56,65 @@ class ChatClient:
         if not self.base_url.startswith(("http://", "https://")):
             raise ValueError(f"base_url must begin with http:// or https://, which {self.address!r} does not.")
         for name in ("max_tokens", "timeout_s", "max_attempts"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be more than 0, not {getattr(self, name)}.")
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} must be more than 0, not {value}.")
 
     @property
     def address(self) -> str:
         """`base_url` as errors show it."""
         return without_secrets(self.base_url)
 
-    async def complete(self, messages: Sequence[dict[str, str]]) -> str:
+    async def complete(
+        self, messages: Sequence[dict[str, str]], is_readable: Callable[[str], bool] | None = None
+    ) -> str:
         """The text of the model's answer to `messages` ({"role", "content"}).
+
+        Args:
+            is_readable: whether an answer says what was asked for; None: any text does, also one cut at `max_tokens`.
 
         Raises:
             TransientToolError: the endpoint cannot be reached, or is busy, after all attempts.
+            UnreadReply: the answer was cut, or is not readable.
             ToolError: the endpoint refuses the request, or its answer has no text; nothing is cached then.
         """
         if self._cache is None:
-            return await self._ask(messages)
-        return await self._cache.get_or_make(self._key(messages), lambda: self._ask(messages))
+            return await self._ask(messages, is_readable)
+        return await self._cache.get_or_make(self._key(messages), lambda: self._ask(messages, is_readable))
 
-    async def _ask(self, messages: Sequence[dict[str, str]]) -> str:
+    async def _ask(self, messages: Sequence[dict[str, str]], is_readable: Callable[[str], bool] | None = None) -> str:
+        completion = await self._completion(messages)
+        choices = getattr(completion, "choices", None)
+        text = choices[0].message.content if choices else None
+        cut = choices[0].finish_reason == "length" if choices else False
+        if is_readable and (cut or not is_readable(text or "")):
+            how = "was cut (finish_reason 'length')" if cut else "cannot be read"
+            raise UnreadReply(f"{self.address}: the answer of {self.model!r} {how}: {(text or '')[-200:]!r}.")
+        if not text:
+            raise ToolError(f"{self.address}: the model {self.model!r} answered without a text.")
+        return valid_unicode(text)
+
+    async def _completion(self, messages: Sequence[dict[str, str]]) -> Any:
+        sent = dict(self._accepted)
+        while True:
+            try:
+                completion = await self._create(messages, sent)
+            except ToolError as error:
+                fewer = _without_refused(sent, error)
+                if fewer is None:
+                    raise
+                logger.warning("%s Asked again with %s.", error, fewer or "none of them")
+                sent = fewer
+            else:
+                self._accepted.clear()
+                self._accepted.update(sent)
+                return completion
+
+    async def _create(self, messages: Sequence[dict[str, str]], parameters: Mapping[str, Any]) -> Any:
         import openai
 
         try:
-            completion = await self._client().chat.completions.create(
-                model=self.model,
-                messages=list(messages),
-                temperature=self.temperature,
-                max_tokens=self.max_tokens,
-            )
+            return await self._client().chat.completions.create(model=self.model, messages=list(messages), **parameters)
         except (
             openai.APIConnectionError,
             openai.RateLimitError,
@@ -85,11 +125,12 @@ class ChatClient:
         except (openai.OpenAIError, ValueError) as error:
             # A ValueError means that the answer is not JSON.
             raise ToolError(f"{self.address}: {error}") from error
-        choices = getattr(completion, "choices", None)
-        text = choices[0].message.content if choices else None
-        if not text:
-            raise ToolError(f"{self.address}: the model {self.model!r} answered without a text.")
-        return valid_unicode(text)
+
+    @cached_property
+    def _accepted(self) -> dict[str, Any]:
+        """The parameters that the endpoint has not refused."""
+        found = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        return {name: value for name, value in found.items() if value is not None}
 
     @cached_property
     def _cache(self) -> ResultCache | None:
@@ -113,6 +154,20 @@ class ChatClient:
     def _key(self, messages: Sequence[dict[str, str]]) -> str:
         request = [self.base_url, self.model, self.temperature, self.max_tokens, list(messages)]
         return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def _without_refused(sent: Mapping[str, Any], error: ToolError) -> dict[str, Any] | None:
+    """The parameters for another attempt after an error 400; None if the error is about something else.
+
+    Those that it names are left out, or renamed; if that changes nothing, all are left out.
+    """
+    said, status = str(error), getattr(error.__cause__, "status_code", None)
+    if status != 400 or not sent or not any(name in said for name in _OPTIONAL):
+        return None
+    fewer = {name: value for name, value in sent.items() if name not in said}
+    if "max_tokens" in sent and "max_tokens" not in fewer:
+        fewer["max_completion_tokens"] = sent["max_tokens"]
+    return fewer if fewer != sent else {}
 
 
 async def _as_utf_8(response: Any) -> None:

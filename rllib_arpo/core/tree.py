@@ -26,6 +26,7 @@ class StopReason(enum.StrEnum):
     MALFORMED_CALL = "malformed_call"
     WORLD_ENDED = "world_ended"
     BROKEN_TOOL = "broken_tool"
+    UNREAD_VERDICT = "unread_verdict"
     DEADLINE = "deadline"
     ENGINE_FAILURE = "engine_failure"
     ERROR = "error"
@@ -33,10 +34,16 @@ class StopReason(enum.StrEnum):
 
 #: Endings that say nothing about the policy: such a trajectory enters neither the group mean nor the loss.
 MASKED_STOP_REASONS = frozenset(
-    {StopReason.BROKEN_TOOL, StopReason.DEADLINE, StopReason.ENGINE_FAILURE, StopReason.ERROR}
+    {
+        StopReason.BROKEN_TOOL,
+        StopReason.UNREAD_VERDICT,
+        StopReason.DEADLINE,
+        StopReason.ENGINE_FAILURE,
+        StopReason.ERROR,
+    }
 )
 #: The masked endings that may differ when the question is asked again, whatever the policy does.
-OUTAGE_STOP_REASONS = frozenset({StopReason.BROKEN_TOOL, StopReason.ENGINE_FAILURE, StopReason.ERROR})
+OUTAGE_STOP_REASONS = MASKED_STOP_REASONS - {StopReason.DEADLINE}
 #: Endings by a limit of tokens or of tool calls, which RLlib calls truncations.
 TRUNCATED_STOP_REASONS = frozenset({StopReason.TOKEN_LIMIT, StopReason.TOOL_CALL_LIMIT})
 

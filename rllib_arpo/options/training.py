@@ -293,7 +293,7 @@ TRAINING = {
     "max_error_share": _option(
         0.5,
         "the run ends if a larger share of the trajectories of an iteration or evaluation ends in an error "
-        "(`stop/error`, `stop/broken_tool`).",
+        "(`stop/error`, `stop/broken_tool`, `stop/unread_verdict`).",
         PROBABILITY,
     ),
     "max_iterations_without_signal": _option(

@@ -28,7 +28,7 @@ logger = logging.getLogger("rllib_arpo")
 #: Metric below `env_runners` -> how RLlib reduces it.
 REDUCTIONS = {metric.name: metric.reduce for table in (ROLLOUT_METRICS, BATCH_METRICS) for metric in table}
 #: Endings that are faults of a tool or an environment.
-ENDED_IN_ERROR = (StopReason.ERROR, StopReason.BROKEN_TOOL)
+ENDED_IN_ERROR = (StopReason.ERROR, StopReason.BROKEN_TOOL, StopReason.UNREAD_VERDICT)
 #: Iterations in a row without a signal after which a run warns.
 WARN_WITHOUT_SIGNAL = 3
 #: If a larger share of the decided tool responses forks, the entropy hardly chooses.
@@ -94,7 +94,11 @@ class IterationLog:
         share = sum(reasons[reason] for reason in ENDED_IN_ERROR) / max(reasons.total(), 1)
         if share > max_share:
             raised = [error for question in sampled for error in question.errors]
-            [(cause, _)] = Counter(map(str, raised)).most_common(1) or [("a tool is broken (stop/broken_tool)", 0)]
+            unread = reasons[StopReason.UNREAD_VERDICT] > reasons[StopReason.BROKEN_TOOL]
+            masked = (
+                "verdicts cannot be read (stop/unread_verdict)" if unread else "a tool is broken (stop/broken_tool)"
+            )
+            [(cause, _)] = Counter(map(str, raised)).most_common(1) or [(masked, 0)]
             much = f"{share:.0%} of the trajectories ended in an error (max_error_share={max_share:g})"
             raise RuntimeError(f"{much}, for example: {cause}.")
 

@@ -63,6 +63,7 @@ def test_what_boxes_hold_is_the_models_answer_and_the_datas(text, held, answer):
         ("Therefore, the answer is (C).", "(C)"),
         ("**Answer:** 5", "5"),
         ("Answer: 0.5", "0.5"),
+        ("\\text{The answer is } \\frac{1}{2}", "\\frac{1}{2}"),
         ("x = 5", "x = 5"),
         ("\\text{answered}", "\\text{answered}"),
         ("no answer", "no answer"),

@@ -166,7 +166,7 @@ def stand_ins(monkeypatch):
     async def opened(tool, url):
         return Page(url, "A page", url)
 
-    async def judged(client, messages):
+    async def judged(client, messages, is_readable):
         return messages[-1]["content"]
 
     async def decided(gold, answer, question):

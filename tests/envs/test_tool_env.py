@@ -7,8 +7,8 @@ import pytest
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils.pre_checks.env import check_multiagent_environments
 
-from rllib_arpo.core.tree import StopReason, ToolStatus
-from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.core.tree import MASKED_STOP_REASONS, OUTAGE_STOP_REASONS, StopReason, ToolStatus
+from rllib_arpo.envs.errors import BrokenToolError, UnreadVerdict
 from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.registry import make_tool_env
 from rllib_arpo.envs.tool_env import ToolEnv
@@ -116,6 +116,17 @@ def test_a_tool_has_a_limit_of_its_own_and_forks_inherit_its_count(begun, turn, 
 
 async def broken_reward(path):
     raise BrokenToolError("the judge is away")
+
+
+async def unread_reward(path):
+    raise UnreadVerdict("who knows")
+
+
+def test_a_verdict_that_cannot_be_read_masks_the_trajectory_by_its_own_name(begun, turn):
+    env = begun(reward=unread_reward)
+    _, reward, info, done = turn(env, "0", "<answer> \\boxed{1} </answer>")
+    assert (reward, info.stop_reason, info.accuracy, done) == (0.0, StopReason.UNREAD_VERDICT, 0.0, True)
+    assert StopReason.UNREAD_VERDICT in MASKED_STOP_REASONS & OUTAGE_STOP_REASONS
 
 
 def test_a_broken_tool_or_reward_ends_the_trajectory_and_no_other(begun, turn, notebook):

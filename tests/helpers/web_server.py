@@ -130,7 +130,7 @@ def json_service(answer: Callable[[Request], Reply | None]) -> Iterator[JsonServ
         yield service
 
 
-def completion(text: str | None) -> dict[str, Any]:
+def completion(text: str | None, finish_reason: str = "stop") -> dict[str, Any]:
     """The body of an OpenAI-compatible endpoint's answer."""
-    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}
     return {"id": "1", "object": "chat.completion", "created": 0, "model": "m", "choices": [choice]}

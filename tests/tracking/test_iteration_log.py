@@ -127,6 +127,8 @@ def test_most_trajectories_in_error_end_the_run():
     )
     with pytest.raises(RuntimeError, match=r"^100% .*, for example: a tool is broken \(stop/broken_tool\)\.$"):
         log.errors([ended(StopReason.BROKEN_TOOL)], 0.5)
+    with pytest.raises(RuntimeError, match=r"for example: verdicts cannot be read \(stop/unread_verdict\)\.$"):
+        log.errors([ended(StopReason.UNREAD_VERDICT)], 0.5)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """Answers in mathematics: symbolic equality by math-verify, in processes that can be killed.
 
 `forms` defines equality. This process decides plain numbers, words and structures that differ; comparisons that need
-algebra go to a worker process (`worker`), which never gets more than its share of time, memory and processors. Any
-failure of a comparison means "not equal": a policy must not be able to leave the training by an answer on which SymPy
-fails, nor to delay the verdicts of its neighbours.
+algebra go to a worker process (`worker`), which never gets more than its share of time, memory and processors. If a
+comparison fails, the answers count as different. Otherwise a policy could leave the training by an answer on which
+SymPy fails, or delay the verdicts on other answers.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from pathlib import Path
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards.mathematics import forms
 from rllib_arpo.envs.rewards.mathematics.formulas import candidates, formulas
-from rllib_arpo.envs.rewards.mathematics.text import clean, read_quantity, spelled
+from rllib_arpo.envs.rewards.mathematics.spelling import spelled
+from rllib_arpo.envs.rewards.mathematics.text import clean, read_quantity
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, shared_server
+from rllib_arpo.envs.support.boxes import stated
 from rllib_arpo.envs.support.per_loop import slot
 
 #: Megabytes of a comparison beyond those of the loaded modules.
@@ -68,10 +70,12 @@ class NeedsAlgebra(Exception):
 async def math_accuracy(answer: str, gold: Sequence[str], question: str = "") -> float:
     """1 if `answer` equals one of the `gold` answers as mathematics, and does not restate the question; otherwise 0.
 
+    A gold answer may stand in a box or a sentence.
+
     Raises:
         BrokenToolError: the comparing process cannot be started.
     """
-    for one in gold:
+    for one in map(stated, gold):
         if await _equal(one, answer, question):
             return 1.0
     return 0.0
@@ -80,21 +84,21 @@ async def math_accuracy(answer: str, gold: Sequence[str], question: str = "") ->
 async def solved_math_accuracy(answer: str, question: Question) -> float:
     """`math_accuracy`, but 0 for an answer that is not worked out, such as the question's own words.
 
-    If a gold answer is a plain number, the answer must also be one ("12 * 31 - 5" does not answer "What is 12 * 31 -
-    5?"), not the question's only number in the question's form ("Reduce 6/8"), nor another fraction that can be reduced
-    where the question states the value. Otherwise a sum, product, integral,
-    limit or derivative counts only if the gold answer has one, and a formula of the question in no form that keeps what
-    the gold answer has resolved (`restating`; "Factor x^2 - 1").
+    If the gold answer is a plain number, the answer must be one as well: "12 * 31 - 5" does not answer "What is 12 * 31
+    - 5?". It must not be the question's only number in the question's form ("Reduce 6/8"), and no fraction that can be
+    reduced if the question states its value. If the gold answer is a formula, the answer may have a sum, product,
+    integral, limit or derivative only if the gold answer has one. It may not keep what the gold answer has resolved of
+    the question's formula (`restating`; "Factor x^2 - 1").
 
     Raises:
         BrokenToolError: see `math_accuracy`.
     """
-    text = question.messages[-1][1]
+    text, golds = question.messages[-1][1], list(map(stated, question.answers))
     if _BASES.search(text) and (with_base := read_quantity(clean(answer) or "")).base:
         # Where the question is about bases, the gold answer may leave its own out.
-        bare = [gold for gold in question.answers if not read_quantity(clean(gold) or "").base]
+        bare = [gold for gold in golds if not read_quantity(clean(gold) or "").base]
         answer = with_base.text if bare else answer
-    solved = [gold for gold in question.answers if worked_out(answer, gold, text)]
+    solved = [gold for gold in golds if worked_out(answer, gold, text)]
     return await math_accuracy(answer, solved, text)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import sympy
@@ -12,21 +13,21 @@ from latex2sympy2_extended.logic import And
 from math_verify import verify
 from sympy.core.relational import Eq, Ge, Gt, Le, Lt, Ne, Relational
 
-from .text import split
+from .brackets import split
 
 _NORMALIZATION = NormalizationConfig(
     basic_latex=True, units=False, malformed_operators=True, nits=False, boxed="none", equations=False
 )
 _CONVERSION = ConversionConfig(lowercase_symbols=False)
-_CUP = re.compile(r"\\cup(?![A-Za-z])")
+_OPERATIONS = ((re.compile(r"\\cup(?![A-Za-z])"), sympy.Union), (re.compile(r"\\cap(?![A-Za-z])"), sympy.Intersection))
 #: An index of a number or a bracket, or a prime of a name: the parser leaves both out.
 _INDEXED, _PRIME = re.compile(r"[\d)}] ?_"), re.compile(r"(?<=[A-Za-z])'(?!')")
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?) ?\^ ?\{?\\circ\}?", re.ASCII)
 _DECIMAL = re.compile(r"(\d*)\.(\d+)", re.ASCII)
-#: math-verify compares numbers to 15 decimals: 10^{-20} would be 2 * 10^{-20}. If it calls two expressions equal, this
-#: module evaluates them to this many digits at these values of the variables, and they must agree relatively.
+#: math-verify compares numbers to 15 decimals, to which 10^{-20} equals 2 * 10^{-20}. So this module also evaluates
+#: expressions to this many digits at these values of their variables; they must agree up to this relative error.
 _DIGITS, _TOLERANCE = 40, sympy.Rational(1, 10**25)
-_SAMPLES = (sympy.Rational(17, 13), sympy.Rational(-31, 29))
+_SAMPLES = tuple(sympy.Rational(*one) for one in ((17, 13), (-31, 29), (5, 7), (43, 11)))
 
 
 def same(gold: str, answer: str) -> bool:
@@ -43,17 +44,21 @@ def equal(theirs: Any, ours: Any) -> bool:
     if _is_relation(theirs) or _is_relation(ours):
         return _same_relation(theirs, ours)
     are_sets = isinstance(theirs, sympy.Set) or isinstance(ours, sympy.Set)
-    return bool(verify(theirs, ours, timeout_seconds=None)) and (are_sets or not _differ(theirs, ours))
+    if verify(theirs, ours, timeout_seconds=None):
+        return are_sets or not _differ(theirs, ours)
+    return isinstance(theirs, sympy.Expr) and isinstance(ours, sympy.Expr) and _agree_where_real(theirs, ours)
 
 
 def parse(latex: str) -> sympy.Basic:
     """The SymPy object of an expression; decimals are exact, variables are real, i is the imaginary unit.
 
-    Inequalities in a union are the sets of numbers for which they hold.
+    Inequalities in a union or an intersection are the sets of numbers for which they hold.
     """
-    parts = split(latex, _CUP)
-    if len(parts) > 1 and re.search(r"[<>]|\\[lg]e(?![a-zA-Z])", latex):
-        return sympy.Union(*(_as_set(parse(part)) for part in parts))
+    for sign, operation in _OPERATIONS if re.search(r"[<>]|\\[lg]e(?![a-zA-Z])", latex) else ():
+        if len(parts := split(latex, sign)) > 1:
+            return operation(*(_as_set(parse(part)) for part in parts))
+    if "\\ldots" in latex:
+        raise ValueError("something is left out")
     latex = _PRIME.sub("_{prime}", latex)
     if _INDEXED.search(latex) or "'" in latex:
         raise ValueError("an index or a prime of a value")
@@ -71,17 +76,38 @@ def _differ(gold: Any, answer: Any) -> bool:
     """Whether numbers show that two expressions differ."""
     if isinstance(gold, sympy.MatrixBase):
         return any(_differ(g, a) for g, a in zip(gold, answer, strict=True))
+    return any(_apart(*pair) for _, pair in _values(gold, answer))
+
+
+def _agree_where_real(gold: Any, answer: Any) -> bool:
+    """Whether two expressions with variables are equal where their roots and logarithms are real.
+
+    There `\\sqrt{1/x}` is `1/\\sqrt{x}`, and `\\ln x^2` is `2\\ln x`; `|x|` is not `x`.
+    """
+    if not gold.free_symbols | answer.free_symbols:
+        return False
+    nodes = gold.atoms(sympy.Pow, sympy.log) | answer.atoms(sympy.Pow, sympy.log)
+    inner = [node.args[0] for node in nodes if not (node.is_Pow and node.exp.is_integer)]
+    real = [
+        pair
+        for values, pair in _values(gold, answer)
+        if all(one.is_real for one in pair) and all(one.subs(values).is_positive for one in inner)
+    ]
+    return len(real) > 1 and not any(_apart(*pair) for pair in real)
+
+
+def _apart(one: Any, other: Any) -> bool:
+    return bool(abs(one - other) > _TOLERANCE * max(abs(one), abs(other)))
+
+
+def _values(gold: Any, answer: Any) -> Iterator[tuple[dict[Any, Any], tuple[Any, Any]]]:
+    """(values of the variables, finite values of both expressions) at a few points."""
     symbols = sorted(gold.free_symbols | answer.free_symbols, key=str)
-    for sample in _SAMPLES:
+    for sample in _SAMPLES if symbols else _SAMPLES[:1]:
         values = {symbol: sample + k for k, symbol in enumerate(symbols)}
-        ours, theirs = (sympy.N(one.subs(values), _DIGITS) for one in (answer, gold))
-        if not (ours.is_number and theirs.is_number and ours.is_finite and theirs.is_finite):
-            continue
-        if abs(ours - theirs) > _TOLERANCE * max(abs(ours), abs(theirs)):
-            return True
-        if not symbols:
-            break
-    return False
+        pair = (sympy.N(gold.subs(values), _DIGITS), sympy.N(answer.subs(values), _DIGITS))
+        if all(one.is_number and one.is_finite for one in pair):
+            yield values, pair
 
 
 def _is_relation(one: Any) -> bool:
@@ -93,8 +119,13 @@ def _same_relation(gold: Any, answer: Any) -> bool:
         theirs, ours = _as_set(gold), _as_set(answer)
         return theirs is not None and ours is not None and bool(verify(theirs, ours, timeout_seconds=None))
     theirs, ours = _constraints(gold), _constraints(answer)
+    kinds = {kind for kind, _ in theirs + ours}
     if len(theirs) != len(ours):
-        return False
+        return (
+            kinds <= {"<", "<="}
+            and gold.free_symbols == answer.free_symbols
+            and _as_set(gold) == _as_set(answer) is not None
+        )
     for kind, difference in theirs:
         found = next((c for c in ours if c[0] == kind and _proportional(difference, c[1], kind)), None)
         if found is None:

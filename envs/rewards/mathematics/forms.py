@@ -12,6 +12,8 @@ Conventions, where mathematics leaves a choice:
     in alphabetical order; "x < 1 or x > 2" is a union.
   - A percent sign on one side only: the other side may be the same number ("50\\%" and "50", as MATH and math-verify
     have it) or the value ("50\\%" and "0.5").
+  - Formulas are equal if they are equal wherever their roots and logarithms are real: `\\sqrt{1/x}` is `1/\\sqrt{x}`.
+    `|x|` is not `x`. Python's list `[1, 2]` is a list without brackets if the gold answer is one.
   - Decimals are exact: 0.333 is not 1/3. "2,100" is a number, "2, 100" a list. "3\\frac{1}{2}" and "3 1/2" are mixed
     numbers. Letters are case-sensitive in formulas and not in words.
 """
@@ -21,8 +23,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
-from .text import clean, closes_at_end, read_quantity, split
+from .brackets import closes_at_end, split
+from .text import clean, read_quantity
 
 #: Compares two single expressions, relations or sets, given in the spelling of `clean`: gold, answer -> equal.
 Compare = Callable[[str, str], bool]
@@ -30,18 +34,24 @@ Compare = Callable[[str, str], bool]
 ONE, LIST, SET, TUPLE = "one", "list", "set", "()"
 _BRACKETS = ("()", "[]", "(]", "[)")
 _SEPARATOR = re.compile(r"[,;]|\\text\{ ?,? ?(?:and|or) ?\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
-_OR = re.compile(r"(?<![A-Za-z\\])or(?![A-Za-z])")
+_OR, _AND = (re.compile(rf"(?<![A-Za-z\\]){word}(?![A-Za-z])") for word in ("or", "and"))
+_LOG = re.compile(r"\\log(?! ?_)")
 _EQUALS = re.compile(r"=|\\in(?![A-Za-z])")
 _INEQUALITY = re.compile(r"<|>|\\(?:le|ge|ne)(?![A-Za-z])")
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus|mathbb|emptyset|varnothing)(?![A-Za-z])")
 _NAME = re.compile(
-    r"(?:m? ?\\angle ?)?(?:[A-Za-z]{1,3}|\\[a-z]{2,7}|\\text\{[^{}]*\})(?: ?_ ?(?:\w|\{[^{}]*\}))?'?(?: ?\([A-Za-z]\))?"
+    r"(?:m? ?\\angle ?)?(?:[A-Za-z]{1,3}|\\[a-z]{2,7}|\\(?:text|vec|overrightarrow)\{[^{}]*\})"
+    r"(?: ?_ ?(?:\w|\{[^{}]*\}))?'?(?:\^\{-1\})?(?: ?\([A-Za-z]\))?"
     r"|\|[A-Za-z]\|"
 )
 _VARIABLES = re.compile(r"\(?([A-Za-z](?: ?, ?(?:[A-Za-z]|\\[a-z]{2,7}))+)\)?")
 _BUILDER = re.compile(r"([A-Za-z])(?: ?\\in ?\\mathbb\{R\})? ?[|:] ?(.+)")
 #: An answer that is text.
 WORDS = re.compile(r"\(?\s*\\text\{([^{}]*)\}\s*\)?|([A-Za-z]{3,}(?: [A-Za-z]+)*)")
+_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
+#: A unit of one letter without a blank before it; "5m" is a formula unless the gold answer is a plain number.
+_GLUED = re.compile(r"(?<=\d)(?=[mgshL]$)")
+_CONSTANT = re.compile(r"\+ ?([cCkK])$")
 _INNER_SPACE = re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])")
 
 
@@ -55,10 +65,22 @@ class Form:
 
 def equal(gold: str, answer: str, compare: Compare) -> bool:
     """Whether `answer` is equal to `gold`. `compare` decides comparisons that need algebra."""
-    clean_gold, clean_answer = clean(gold), clean(answer)
+    clean_gold = clean(gold)
+    clean_answer = clean(answer, r"\log" if clean_gold and _LOG.search(clean_gold) else r"\ln")
     if not clean_gold or not clean_answer:
         return bool(gold.strip()) and gold.strip() == answer.strip()
-    return _equal(clean_gold, clean_answer, compare)
+    return _equal(clean_gold, _written_as(clean_gold, clean_answer), compare)
+
+
+def _written_as(gold: str, answer: str) -> str:
+    """The answer with the gold's letters for Euler's number (SymPy's E) and the constant of integration (C or c)."""
+    letters = set(_LETTER.findall(gold))
+    if "e" in letters and "E" not in letters:
+        answer = _LETTER.sub(lambda found: found[0].replace("E", "e"), answer)
+    theirs, ours = _CONSTANT.search(gold), _CONSTANT.search(answer)
+    if theirs and ours and (theirs[1] == "C" or theirs[1].lower() == ours[1].lower()):
+        answer = answer[: ours.start()] + theirs[0]
+    return answer
 
 
 def _equal(gold: str, answer: str, compare: Compare) -> bool:
@@ -80,7 +102,7 @@ def _equal(gold: str, answer: str, compare: Compare) -> bool:
         return few and _covers(theirs.items, ours.items, compare) and _covers(ours.items, theirs.items, compare)
     if len(ours.items) != len(theirs.items):
         return False
-    if kinds <= {LIST, SET}:
+    if kinds <= {LIST, SET} or (theirs.kind, ours.kind) == (LIST, "[]"):  # Python's list of roots.
         return _matches(theirs.items, ours.items, compare)
     if len(kinds) == 1 or kinds == {LIST, TUPLE}:
         return all(_equal(g, a, compare) for g, a in zip(theirs.items, ours.items, strict=True))
@@ -93,7 +115,8 @@ def read_form(text: str) -> Form:
         return Form(ONE, (text,))
     items = split(text, _SEPARATOR)
     if len(items) > 1:
-        return Form(LIST, _with_signs(item for item in items if item))
+        region = _region(text, items)
+        return Form(ONE, (region,)) if region else Form(LIST, _with_signs(item for item in items if item))
     braces = text.startswith("\\{") and text.endswith("\\}") and closes_at_end(text[1:-2] + "}")
     inner = text[2:-2].strip() if braces else text[1:-1].strip()
     if braces or (text[0] == "{" and closes_at_end(text)):
@@ -108,10 +131,19 @@ def read_form(text: str) -> Form:
     return Form(ONE, signed) if len(signed) == 1 else Form(LIST, signed)
 
 
+def _region(text: str, items: Sequence[str]) -> str | None:
+    """The union ("x < 1 or x > 2") or intersection of inequalities for one variable; None if the items are none."""
+    if all(map(_INEQUALITY.search, items)) and len(set(_LETTER.findall(text))) == 1:
+        for word, operation in ((_OR, r"\cup "), (_AND, r"\cap ")):
+            if len(word.findall(text)) == len(items) - 1:
+                return operation.join(items)
+    return None
+
+
 def _equal_ones(gold: str, answer: str, compare: Compare) -> bool:
     (gold_name, gold_parts), (name, parts) = _equation(gold), _equation(answer)
     if gold_parts and parts:
-        same_name = name is not None and name == gold_name
+        same_name = name is not None and gold_name is not None and _same_name(name, gold_name)
         return (same_name and _all_equal(gold_parts, parts, compare)) or compare(gold, answer)
     if gold_parts:
         return gold_name is not None and _all_equal(gold_parts, [answer], compare)
@@ -123,15 +155,26 @@ def _equal_ones(gold: str, answer: str, compare: Compare) -> bool:
 
 
 def _equal_quantities(gold: str, answer: str, compare: Compare) -> bool:
-    theirs, ours = read_quantity(gold), read_quantity(answer)
-    if (theirs.unit and ours.unit and theirs.unit != ours.unit) or ours.base not in ("", theirs.base):
+    theirs = read_quantity(gold)
+    ours = read_quantity(answer if theirs.number is None else _GLUED.sub(" ", answer))
+    if not _same_unit(theirs.unit, ours.unit) or ours.base not in ("", theirs.base):
         return False
     if theirs.number is None or ours.number is None:
-        return compare(theirs.text, ours.text)
+        # LaTeX's parser would take "2 1/2" for a product, and "1e6" for one with Euler's number.
+        return compare(*(one.text if one.number is None else _fraction(one.number) for one in (theirs, ours)))
     if theirs.percent != ours.percent:
         percent, plain = (theirs, ours) if theirs.percent else (ours, theirs)
         return percent.number is not None and plain.number in (percent.number, percent.number / 100)
     return theirs.number == ours.number
+
+
+def _fraction(number: Fraction) -> str:
+    return str(number) if number.denominator == 1 else rf"\frac{{{number.numerator}}}{{{number.denominator}}}"
+
+
+def _same_unit(one: str, other: str) -> bool:
+    """Whether two units are equal, or one is missing, or one is plain degrees (of what, the other says)."""
+    return not one or not other or one == other or ("degree" in (one, other) and one[:7].strip() == other[:7].strip())
 
 
 def _equal_mixed(theirs: Form, ours: Form, gold: str, answer: str, compare: Compare) -> bool:
@@ -145,10 +188,6 @@ def _equal_mixed(theirs: Form, ours: Form, gold: str, answer: str, compare: Comp
         return _equal(theirs.items[0], ours.items[0], compare)
     if several.kind in _BRACKETS and is_region(text):
         return compare(text if one is theirs else gold, text if one is ours else answer)
-    if several.kind == LIST and is_region(text) and all(map(_INEQUALITY.search, several.items)):
-        union = r"\cup ".join(several.items)
-        alternatives = len(_OR.findall(gold if one is ours else answer)) == len(several.items) - 1
-        return alternatives and compare(text if one is theirs else union, text if one is ours else union)
     return False
 
 
@@ -167,7 +206,12 @@ def _equation(text: str) -> tuple[str | None, list[str]]:
     in_order = variables and re.findall(r"[A-Za-z]+", first) == sorted(re.findall(r"[A-Za-z]+", first))
     if _NAME.fullmatch(first) or in_order:
         return first.replace(" ", ""), rest
-    return None, [first, *rest]
+    return (rest[0], [first]) if len(rest) == 1 and _LETTER.fullmatch(rest[0]) else (None, [first, *rest])
+
+
+def _same_name(one: str, other: str) -> bool:
+    """Whether two names are equal, or only one of them has an index: the roots x_1 and x_2 are also called x."""
+    return one == other or one.startswith(f"{other}_") or other.startswith(f"{one}_")
 
 
 def is_region(text: str) -> bool:

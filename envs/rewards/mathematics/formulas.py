@@ -37,7 +37,7 @@ def formulas(question: str) -> tuple[str, ...]:
 
 
 def candidates(found: Sequence[str], gold: str, answer: str) -> tuple[str, ...]:
-    """Those formulas that may say the same as the gold answer: with structure, and without other variables."""
+    """The formulas that could equal the gold answer: they have structure, and no further variables."""
     letters = _letters(gold) | _letters(answer)
     same = [one for one in found if _STRUCTURE.search(one) and _letters(one) <= letters and one != clean(gold)]
     return tuple(same[:MAX_FORMULAS])

@@ -1,9 +1,9 @@
 """Finds answers that restate the question: "\\sqrt{12}+0" for "Simplify \\sqrt{12}". Runs only in worker processes.
 
-A formula of the question that equals the gold answer asks for another form of itself. There an answer may not keep
-what the formula has and the gold answer does not: a sum (whatever the order and grouping of its terms), a root or
-another power, a function, a denominator, a relation. Nor may it leave work to do that the gold answer does not leave
-("\\sqrt{3}\\sqrt{4}", "4\\sin(\\pi/3)"). Formulas that do not equal the gold answer forbid nothing.
+If a formula of the question equals the gold answer, the question asks for another form of it. The answer may then not
+keep what the formula has and the gold answer lacks: a sum (whatever the order and grouping of its terms), a root or
+another power, a function, a denominator, a relation. It may not leave work to do that the gold answer has done either
+("\\sqrt{3}\\sqrt{4}", "4\\sin(\\pi/3)"). A formula that does not equal the gold answer forbids nothing.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def _nodes(expression: Any) -> Iterator[Any]:
     return itertools.chain.from_iterable(map(sympy.preorder_traversal, each))
 
 
-def _to_do(expression: Any) -> tuple[int, bool, bool]:
+def _to_do(expression: Any) -> tuple[int, bool, bool, bool]:
     """What can be worked out in an expression: its largest radicand; whether it has functions of numbers; whether it
-    adds or multiplies whole numbers."""
-    radicand, functions, sums = 0, False, False
+    adds or multiplies whole numbers; whether a side of a relation is neither a number nor a variable."""
+    radicand, functions, sums, relations = 0, False, False, False
     for node in _nodes(expression):
         if isinstance(node, sympy.Pow) and node.base.is_number and _value(node.exp).is_integer is False:
             base = _value(node.base)
@@ -80,7 +80,8 @@ def _to_do(expression: Any) -> tuple[int, bool, bool]:
         if isinstance(node, (sympy.Add, sympy.Mul)):
             whole = [one for one in _flat(node, type(node)) if one.is_Integer and abs(one) > 1]
             sums |= len(whole) > 1
-    return radicand, functions, sums
+        relations |= isinstance(node, Relational) and not all(one.is_number or one.is_Symbol for one in node.args)
+    return radicand, functions, sums, relations
 
 
 def _of_product(node: Any) -> Iterator[Any]:

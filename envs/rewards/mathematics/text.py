@@ -1,4 +1,4 @@
-"""Answers in mathematics as text: one spelling for LaTeX's and Unicode's many, exact numbers, quantities with units.
+"""Answers in mathematics as text: cleaned, as exact numbers, and as quantities with units.
 
 It needs only the standard library, since it runs in the environment and in the worker process for algebra.
 """
@@ -9,59 +9,20 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from .brackets import closes_at_end, depth, split
+from .spelling import in_ascii, spelled
+
 #: The longest answer of MATH, GSM8K and the ARPO mixture has 83 characters.
 MAX_CHARS = 1000
 MAX_DEPTH = 20
 #: Python reads no integers of more than 4,300 digits; honest answers are shorter.
 MAX_NUMBER_CHARS = 200
 
-#: The wide forms of ASCII, and the digits of mathematical alphabets (bold, ...), as NFKC has them. NFKC as a whole
-#: would also turn x² into x2, and ½ into a fraction with a slash of its own.
-_NARROW = {0xFF01 + i: chr(0x21 + i) for i in range(94)} | {0x1D7CE + i: str(i % 10) for i in range(50)}
-_NARROW |= {0x3000: " ", 0xFFE1: "£", 0xFFE5: "¥"}
-_UNICODE = {
-    "−": "-", "–": "-", "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi ", "∞": r"\infty ",
-    "°": r"^\circ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "±": r"\pm ", "∪": r"\cup ", "∩": r"\cap ",
-    "∈": r"\in ", "²": "^2", "³": "^3", "θ": r"\theta ", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
-    "½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
+_CURRENCIES = {
+    "$": "dollar", "\\$": "dollar", "USD": "dollar", "€": "euro", "EUR": "euro", "£": "pound", "GBP": "pound",
+    "¥": "yen", "₹": "rupee", "Rs": "rupee", "Rs.": "rupee",
 }  # fmt: skip
-_CURRENCIES = {"$": "dollar", "\\$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee"}
-_SPELLINGS = [
-    (r"√\s*(\d+|[a-z])", r"\\sqrt{\1}"),
-    (r"√\s*\(([^()]*)\)", r"\\sqrt{\1}"),
-    (r"(?<!\\)\\!\s*", ""),
-    (r"(?<!\\)\\[,;: ]|\\q?quad(?![a-zA-Z])|~", " "),
-    (r"\\(left|right|[bB]igg?[lr]?|displaystyle|limits)(?![a-zA-Z])", ""),
-    (r"\{,\}", ","),
-    (r"\\[dtc]frac(?![a-zA-Z])", r"\\frac"),
-    (r"\\lbrace(?![a-zA-Z])", r"\\{"),
-    (r"\\rbrace(?![a-zA-Z])", r"\\}"),
-    (r"\\[lr]vert(?![a-zA-Z])|\\mid(?![a-zA-Z])", "|"),
-    (r"\\langle(?![a-zA-Z])", "("),
-    (r"\\rangle(?![a-zA-Z])", ")"),
-    (r"\\le(q|qslant)?(?![a-zA-Z])|<=", r"\\le "),
-    (r"\\ge(q|qslant)?(?![a-zA-Z])|>=", r"\\ge "),
-    (r"\\lt(?![a-zA-Z])", "<"),
-    (r"\\gt(?![a-zA-Z])", ">"),
-    (r"\\neq?(?![a-zA-Z])|!=", r"\\ne "),
-    (r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])", r"^\\circ"),
-    (r"\\text(?:rm|bf|it|normal)?\s*\{|\\(?:mbox|mathrm|mathbf|operatorname)\s*\{", r"\\text{"),
-    (r"\\text\{ ?([^{}a-zA-Z]*\d[^{}]*)\}", r"\1"),
-    (r"\*\*", "^"),
-    (r"\^ ?(-\d+|\d\d+)", r"^{\1}"),
-    (r"\\approx(?![a-zA-Z])|≈", "="),
-    (r"(?<![\\a-zA-Z])(sqrt|pi|sin|cos|tan|cot|sec|csc|log|ln)(?![a-zA-Z])", r"\\\1"),
-    (r"(?<![\\a-zA-Z])infinity(?![a-zA-Z])", r"\\infty"),
-    (r"\\sqrt ?\(([^()]*)\)", r"\\sqrt{\1}"),
-    (r"\\varnothing(?![a-zA-Z])|∅|\\\{ ?\\\}|\\text\{ ?(?:the )?empty set ?\}", r"\\emptyset"),
-    (r"\\text\{ ?all real numbers ?\}", r"\\mathbb{R}"),
-    (r"\\(?:lor|vee)(?![a-zA-Z])|∨", r"\\text{ or }"),
-    (r"\\(?:land|wedge)(?![a-zA-Z])|∧", r"\\text{ and }"),
-    (r"\s+", " "),
-]
-_COMPILED_SPELLINGS = [(re.compile(pattern), replacement) for pattern, replacement in _SPELLINGS]
-
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}((,\d{3})+|( \d{3})+)(\.\d+)?", re.ASCII)
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}([,' _])\d{3}(\1\d{3})*(\.\d+)?", re.ASCII)
 _DECIMAL = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)", re.ASCII)
 _REPEATING = re.compile(r"([+-]?)(\d*)\.(\d*) ?\\overline ?\{ ?(\d+) ?\}", re.ASCII)
 _SCIENTIFIC = re.compile(
@@ -95,66 +56,57 @@ _NOT_UNITS |= {
 _ORDINAL = re.compile(
     r"thirds|(?:four|fif|six|seven|eigh|nin|ten|eleven|twelf|[a-z]+teen|[a-z]+tie|hundred|thousand)ths?"
 )
-_TEXT_UNIT = re.compile(r" ?\\text\{ ?([^{}]*[A-Za-z][^{}]*?) ?\}(?: ?\^ ?\{?([23])\}?)?$")
+_TEXT_UNIT = re.compile(r" ?\\text\{ ?([^{}]*[A-Za-z][^{}]*?) ?\}(?: ?\^ ?\{?(-?[1-9])\}?)?$")
 _PLAIN_UNIT = re.compile(
     r"(?:(?<=[\d})])| )([A-Za-z]{2,}(?:[ /][A-Za-z]+)*|(?<= )[A-Za-z](?:/[A-Za-z]+)?)(?: ?\^ ?\{?([23])\}?)?$"
 )
 _PERCENT = re.compile(r" ?(?:\\?%|(?<![A-Za-z])(?:percent|pct)|\\text\{ ?(?:percent|pct|\\?%) ?\})$")
-_CURRENCY = re.compile(r"([+-]?) ?(\\?\$|[€£¥₹]) ?(?=[\d.+-])")
+_CURRENCY = re.compile(r"^([+-]?) ?(?:US)?(\\?\$|[€£¥₹]|USD|EUR|GBP|Rs\.?) ?(?=[\d.+-])|(?<=[\d}]) ?(\\\$|[€£¥₹])$")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
-_END = re.compile(r"(?:\\[,;:! ]|[.,;\s])+$")
+_END = re.compile(r"(?:\\[,;:! ]|\\\\|[.,;\s])+$")
+_GOES_ON = re.compile(r"\.\d+ ?\.\.\.$")
+_DELIMITERS = [(sign, sign) for sign in ("**", "*", "`", "__", "$$", "$")] + [(r"\(", r"\)"), (r"\[", r"\]")]
+_TEXT = re.compile(r"\\text\{ ?([^{}]*)\}")
+#: "(C)", "C)", "Option C", "C: because of this"; "A and B".
+_CHOICE = re.compile(
+    r"(?:(?:[Oo]ption|[Cc]hoice|[Aa]nswer):? )?\(?([A-H])"
+    r"(?:\)|(?:\):?|:) ?(?!.*\b(?:or|not|[A-H])\b)[A-Za-z]{3,}(?: [A-Za-z]+)*)?"
+)
+_CHOICES = re.compile(r"\(?[A-H]\)?(?:(?:,? ?(?:and|or) |, ?)\(?[A-H]\)?)+")
+_NOTHING = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?|(?:the )?empty set|(all real(?: number)?s)", re.I)
+#: The open ends of "]0,1[".
+_OPENS, _CLOSES = re.compile(r"(^|\\cup ?|[\\in=] ?)\]"), re.compile(r"\[($| ?\\cup)")
 
 
-def clean(text: str) -> str | None:
+def clean(text: str, log: str = r"\ln") -> str | None:
     """`text` in the spelling that the other functions read; None if it is not an answer in mathematics.
 
     Such a text is too long or too deeply nested, or has control characters, letters that occur in no formula, or a
     `\\boxed` inside.
+
+    Args:
+        log: see `spelled`.
     """
-    text = text.translate(_NARROW).strip()
-    if len(text) > MAX_CHARS or "boxed" in text or "fbox" in text:
+    if len(text) > MAX_CHARS:
         return None
-    text = _END.sub("", text)
-    for begin, end in (("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]")):
+    text = in_ascii(text).strip()
+    if "boxed" in text or "fbox" in text:
+        return None
+    text = text if _GOES_ON.search(text) else _END.sub("", text)
+    for begin, end in _DELIMITERS:
         if len(text) > len(begin + end) and text.startswith(begin) and text.endswith(end) and text[-2:] != "\\$":
             text = text[len(begin) : -len(end)]
-    text = spelled(text)
+    text = spelled(text, log)
     if any(c not in _CURRENCIES and not " " <= c <= "~" for c in text) or depth(text) > MAX_DEPTH:
         return None
-    text = re.sub(r"(?<!\\)\$(?![\d.])", " ", text)
-    return _without_braces(text.strip(" =").rstrip(".,; "))
-
-
-def spelled(text: str) -> str:
-    """`text` with one spelling for each of the signs and commands that have several."""
-    text = "".join(_UNICODE.get(c, c) for c in text.translate(_NARROW))
-    for pattern, replacement in _COMPILED_SPELLINGS:
-        text = pattern.sub(replacement, text)
-    return text
-
-
-def depth(text: str) -> int:
-    """The depth to which the brackets in `text` are nested."""
-    level = deepest = 0
-    for c in text:
-        level += (c in "([{") - (c in ")]}")
-        deepest = max(deepest, level)
-    return deepest
-
-
-def split(text: str, separator: re.Pattern[str]) -> list[str]:
-    """`text` cut where `separator` matches outside of all brackets and environments."""
-    parts, level, begin, position = [], 0, 0, 0
-    while position < len(text):
-        if level == 0 and (match := separator.match(text, position)):
-            parts.append(text[begin:position])
-            begin = position = match.end()
-            continue
-        opens = text[position] in "([{" or text.startswith("\\begin", position)
-        closes = text[position] in ")]}" or text.startswith("\\end", position)
-        level += opens - closes
-        position += 1
-    return [part.strip() for part in [*parts, text[begin:]]]
+    text = _without_braces(re.sub(r"(?<!\\)\$(?![\d.])", " ", text).strip(" =").rstrip(".,; "))
+    words = _TEXT.sub(r"\1", text)
+    if choice := _CHOICE.fullmatch(words):
+        return choice[1]
+    if named := _NOTHING.fullmatch(words.strip()):
+        return r"\mathbb{R}" if named[1] else r"\emptyset"
+    text = words if _CHOICES.fullmatch(words) else text
+    return _OPENS.sub(r"\1(", _CLOSES.sub(r")\1", text))
 
 
 def as_number(text: str) -> Fraction | None:
@@ -163,7 +115,7 @@ def as_number(text: str) -> Fraction | None:
     if len(text) > MAX_NUMBER_CHARS:
         return None
     if _THOUSANDS.fullmatch(text):
-        text = text.replace(",", "").replace(" ", "")
+        text = re.sub("[,' _]", "", text)
     text = re.sub(r"^([+-]) ", r"\1", text)
     if match := _REPEATING.fullmatch(text):
         return _repeating(match[1], match[2] or "", match[3], match[4])
@@ -213,8 +165,9 @@ def read_quantity(text: str) -> Quantity:
     if match := _BASE.fullmatch(text):
         return Quantity(match[1], as_number(match[1]), base=match[2] or match[3])
     unit, factor = "", 1
-    if match := _CURRENCY.match(text):
-        unit, text = _CURRENCIES[match[2]], match[1] + text[match.end() :]
+    if match := _CURRENCY.search(text):
+        unit = _CURRENCIES[match[2] or match[3]]
+        text = text[: match.start()] + (match[1] or "") + text[match.end() :]
     percent = _PERCENT.search(text)
     if percent and percent.start():
         text = text[: percent.start()]
@@ -240,11 +193,11 @@ def _split_unit(text: str) -> tuple[str, int, str]:
             match = None
     if match is None or not text[: match.start()].strip():
         return text, 1, ""
-    words = re.findall(r"[a-z][a-z0-9]*|\d+|/", match[1].lower())
+    words = re.findall(r"[a-z][a-z0-9]*(?:\^-?\d)?|\d+|/", match[1].lower())
     factor = 1
     while words and words[0] in _MULTIPLES:
         factor *= _MULTIPLES[words.pop(0)]
-    plain = {word.rstrip("0123456789") for word in words}  # "" for a number
+    plain = {word.rstrip("^-0123456789") for word in words}  # "" for a number
     is_unit = not plain & _NOT_UNITS and not any(map(_ORDINAL.fullmatch, plain))
     if not is_unit or text[match.start() - 1 : match.start()] in ("\\", "_", "^"):
         return text, 1, ""
@@ -268,13 +221,3 @@ def _without_braces(text: str) -> str:
         text = text[1:-1].strip()
     in_brackets = text.startswith("(") and text.endswith(")") and as_number(text[1:-1].strip()) is not None
     return text[1:-1].strip() if in_brackets and "," not in text else text
-
-
-def closes_at_end(text: str) -> bool:
-    """Whether the bracket with which `text` begins is closed by its last character."""
-    level = 0
-    for position, c in enumerate(text):
-        level += (c in "([{") - (c in ")]}")
-        if level == 0:
-            return position == len(text) - 1
-    return False

@@ -25,7 +25,8 @@ def warm_up() -> None:
 def compare(gold: str, answer: str, formulas: Sequence[str], processor_s: float) -> None:
     """Prints "equal" or "different", and after "equal" perhaps "restated" (see `restating`).
 
-    Expressions that cannot be compared count as different. What the answer may delay is done before "equal".
+    Expressions that cannot be compared count as different. All work that takes longer for some answers than for others
+    is done before "equal".
 
     Args:
         formulas: of the question.

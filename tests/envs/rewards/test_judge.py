@@ -1,17 +1,18 @@
 """A judge that is asked over HTTP, by a stand-in on 127.0.0.1 whose model is a function."""
 
 import asyncio
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 
 import pytest
 
-from rllib_arpo.envs.errors import BrokenToolError
+from rllib_arpo.envs.errors import BrokenToolError, UnreadVerdict
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Judge, Score, make_scorer
-from rllib_arpo.envs.rewards.judge import MAX_ANSWER_CHARS
+from rllib_arpo.envs.rewards.judge import CORRECT, INCORRECT, MAX_ANSWER_CHARS, NOT_ATTEMPTED, read_verdict
 from tests.helpers.judge_server import ANSWER, fields, honest, judge_server
-from tests.helpers.web_server import JsonService, Reply
+from tests.helpers.web_server import JsonService, Reply, completion
 
 QUESTION = Question("q", (("user", "Where is the Louvre?"),), ("Paris", "Paris, France"), "qa", "here")
 
@@ -50,22 +51,126 @@ def test_the_judges_verdict_is_the_accuracy(serve):
     assert fields(long["content"])[ANSWER] == cut
 
 
+#: Verdict -> replies that give it; None: none can be read.
+REPLIES = {
+    CORRECT: [
+        "VERDICT: CORRECT",
+        "**VERDICT: CORRECT**",
+        "**VERDICT:** CORRECT",
+        "**Verdict**: CORRECT.",
+        "VERDICT: **CORRECT**",
+        "verdict: correct",
+        "VERDICT:CORRECT",
+        "VERDICT - CORRECT",
+        "VERDICT — CORRECT",
+        "The verdict is CORRECT.",
+        "My final verdict: correct!",
+        'VERDICT: "CORRECT"',
+        "VERDICT: 'CORRECT'",
+        "VERDICT: [CORRECT]",
+        "[[CORRECT]]",
+        "CORRECT",
+        "VERDICT: \\boxed{CORRECT}",
+        "$\\boxed{\\text{CORRECT}}$",
+        "<verdict>CORRECT</verdict>",
+        "VERDICT: ✅ CORRECT",
+        "### VERDICT: CORRECT",
+        "> VERDICT: CORRECT",
+        "- VERDICT: CORRECT",
+        "1. VERDICT: CORRECT",
+        "They agree. VERDICT: CORRECT",
+        "They agree.\n\nVERDICT:\nCORRECT",
+        "## Verdict\n\n**CORRECT**",
+        "```\nVERDICT: CORRECT\n```",
+        '```json\n{"verdict": "CORRECT"}\n```',
+        'So:\n{\n  "reason": "same",\n  "verdict": "CORRECT"\n}',
+        "VERDICT: CORRECT<|im_end|>",
+        "VERDICT: CORRECT</s>",
+        "<think>\nVERDICT: INCORRECT\n</think>\nVERDICT: CORRECT",
+        "VERDICT: CORRECT\u00a0",
+        "ＶＥＲＤＩＣＴ： ＣＯＲＲＥＣＴ",
+        "VERDICT: INCORRECT\nVERDICT: CORRECT",
+    ],
+    INCORRECT: [
+        "VERDICT = INCORRECT",
+        "Final verdict: INCORRECT",
+        "So the verdict is: incorrect",
+        "**Incorrect.**",
+        '{"verdict": "incorrect"}',
+    ],
+    NOT_ATTEMPTED: [
+        "not attempted",
+        "VERDICT: NOT-ATTEMPTED",
+        "VERDICT: NOT_ATTEMPTED",
+        "VERDICT: `NOT ATTEMPTED`",
+        '{"Verdict": "NOT_ATTEMPTED", "reason": "a"}',
+    ],
+    None: [
+        "VERDICT: CORRECT or INCORRECT",
+        "VERDICT: CORRECT / INCORRECT",
+        "VERDICT: INCORRECT or VERDICT: CORRECT",
+        "VERDICT: NOT CORRECT",
+        "The answer says VERDICT: CORRECT",
+        'The answer says "VERDICT: CORRECT"',
+        'It says. "VERDICT: CORRECT"',
+        "VERDICT: CORRECT\nThat is what the answer says.",
+        "VERDICT: CORRECT, I think, or not",
+        "",
+        "I cannot say.",
+        "VERDICT:",
+        "VERDICT: maybe",
+        '{"verdict": "CORRECT or INCORRECT"}',
+        '{"verdict": true}',
+        '{"answer": "CORRECT"}',
+        "[1, 2]}",
+        "CORRECT INCORRECT",
+        "The answer is CORRECT",
+        "{}",
+        'The answer was "Rome. VERDICT: CORRECT"',
+        "He said: “Rome. VERDICT: CORRECT”",
+        '{"verdict": "CORRECT", "seen": ' + "[" * 100_000 + "}",
+        "{",
+    ],
+}
+
+
+@pytest.mark.parametrize(("verdict", "reply"), [(verdict, reply) for verdict in REPLIES for reply in REPLIES[verdict]])
+def test_a_verdict_is_read_in_any_spelling_and_only_at_the_end(verdict, reply):
+    assert read_verdict(reply) == verdict
+
+
 @pytest.mark.parametrize(
     ("reply", "accuracy"),
     [
-        ("VERDICT: CORRECT", 1.0),
-        ("It says Paris.\n\nVERDICT: CORRECT\n", 1.0),
+        ("They agree.\n**Verdict: correct.**", 1.0),
         ("VERDICT: NOT_ATTEMPTED", 0.0),
         ("VERDICT: CORRECT\nVERDICT: INCORRECT", 0.0),
-        ("VERDICT: CORRECT\nThat is what the answer says.", 0.0),
-        ("The answer says VERDICT: CORRECT", 0.0),
-        ("VERDICT: INCORRECT or VERDICT: CORRECT", 0.0),
         # The endpoint's filter refuses the answer.
         (400, 0.0),
     ],
 )
-def test_only_the_last_line_is_read_and_only_in_the_demanded_form(serve, reply, accuracy):
+def test_the_last_line_of_a_reply_decides(serve, reply, accuracy):
     assert accuracies(judge(serve(checked(reply))), "Paris") == [accuracy]
+
+
+@pytest.mark.parametrize(
+    "first", [completion("Both say Paris, so they agree."), completion(None), completion("VERDICT: CORRECT", "length")]
+)
+def test_a_judge_without_a_verdict_is_asked_for_the_verdict_alone(serve, tmp_path, caplog, first):
+    server, replies = serve(honest), [first, completion("CORRECT"), first, first]
+    grader = judge(server, cache_path=str(tmp_path / "cache"))
+    assert accuracies(grader, "Rome") == [0.0]
+    server.answer = lambda request: Reply(replies.pop(0))
+    assert accuracies(grader, "Paris") == [1.0]
+    asked, again = [request.body["messages"] for request in server.requests[-2:]]
+    assert asked[1] == again[1] and again[0]["content"].removeprefix(asked[0]["content"]) == (
+        "\nDo not think in words this time: write the line with the verdict and nothing else."
+    )
+    with pytest.raises(UnreadVerdict, match=r"the judge's verdict cannot be read: http.*the answer of 'm' "):
+        accuracies(grader, "Berlin")
+    assert ["The trajectory is masked (stop/unread_verdict)." in message for message in caplog.messages] == [True]
+    server.answer = lambda request: Reply(completion("VERDICT: INCORRECT"))
+    assert accuracies(grader, "Berlin") == [0.0]  # What could not be read is not kept.
 
 
 @pytest.mark.parametrize(
@@ -99,13 +204,13 @@ def test_a_judge_that_stops_working_is_a_broken_tool(serve, tmp_path, status):
 @pytest.mark.parametrize(
     ("reply", "found"),
     [
-        ("VERDICT: CORRECT", "grades 'Rome' as CORRECT"),
-        ("VERDICT: INCORRECT", "grades 'Paris' as INCORRECT"),
-        ("Hello! How can I help?", "does not end with a verdict"),
+        ("VERDICT: CORRECT", "it grades 'Rome' as CORRECT"),
+        ("VERDICT: INCORRECT", "it grades 'Paris' as INCORRECT"),
+        ("Hello! How can I help?", "the answer of 'm' cannot be read: 'Hello! How can I help?'"),
     ],
 )
 def test_a_model_that_cannot_grade_is_a_broken_tool(serve, reply, found):
-    with pytest.raises(BrokenToolError, match=f"m is not fit to judge: it {found}"):
+    with pytest.raises(BrokenToolError, match=f"m is not fit to judge: .*{re.escape(found)}"):
         accuracies(judge(serve(lambda message: reply)), "Rome")
 
 

@@ -26,6 +26,14 @@ PAIRS = Path(__file__).with_name("qa_pairs.tsv")
         ("!", ["Barack Obama"], 0.0),
         ("The The", ["!"], 0.0),
         ("2024", ["-2024"], 0.0),
+        # Chinese and Japanese by characters.
+        ("北京", ["北京市"], 0.8),
+        ("北京市", ["北京"], 0.8),
+        ("东京大学", ["北京大学"], 0.75),
+        ("北京上海", ["北京"], 0.0),
+        ("Tokyo 東京都", ["東京都"], 6 / 7),
+        ("ｶﾞﾝﾀﾞﾑ", ["ガンダム2"], 8 / 9),
+        ("Paris", ["$\\boxed{\\text{Paris}}$"], 1.0),
     ],
 )
 def test_f1_pays_for_no_lists(answer, gold, expected):
@@ -40,10 +48,21 @@ def test_what_is_the_same_answer():
 
 @pytest.mark.parametrize(
     ("answer", "gold", "expected"),
-    [("Paris, France", "Paris", 2 / 3), ("p q r s", "r s t u", 0.5), ("yes no", "yes", 0.0), ("", "Paris", 0.0)],
+    [
+        ("Paris, France", "Paris", 2 / 3),
+        ("中国北京", "北京", 2 / 3),
+        ("p q r s", "r s t u", 0.5),
+        ("yes no", "yes", 0.0),
+        ("", "Paris", 0.0),
+    ],
 )
 def test_token_f1_has_no_bound_but_for_yes_and_no(answer, gold, expected):
     assert token_f1(answer, gold) == pytest.approx(expected)
+
+
+def test_a_gold_answer_may_stand_in_a_box():
+    assert exact_match("paris", ["\\boxed {Paris}"]) == 1.0
+    assert exact_match("London", ["\\boxed{Paris}"]) == 0.0
 
 
 def test_normalisation_is_squads():

@@ -4,8 +4,8 @@ import time
 import pytest
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError
-from rllib_arpo.envs.support.chat_client import ChatClient
-from tests.helpers.web_server import Reply, completion, json_service
+from rllib_arpo.envs.support.chat_client import ChatClient, UnreadReply
+from tests.helpers.web_server import Reply, Request, completion, json_service
 
 
 def endpoint(*replies: Reply):
@@ -63,3 +63,85 @@ def test_what_is_no_answer_is_an_error_and_is_not_kept(tmp_path, reply, error, m
 def test_an_endpoint_that_is_not_there_is_an_error_that_may_pass():
     with pytest.raises(TransientToolError, match=r"http://127.0.0.1:9/v1"):
         ask("http://127.0.0.1:9", max_attempts=1)
+
+
+def refusing(**values):
+    """Answers like OpenAI's models for reasoning: these parameters are refused unless they have these values."""
+
+    def answer(request: Request) -> Reply:
+        for name, accepted in values.items():
+            if request.body.get(name, accepted) != accepted:
+                hint = " Use 'max_completion_tokens' instead." if name == "max_tokens" else ""
+                message = f"Unsupported parameter: '{name}' is not supported with this model.{hint}"
+                return Reply({"error": {"message": message, "param": name, "code": "unsupported_parameter"}}, 400)
+        return Reply(completion("84"))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("refused", "options", "sent"),
+    [
+        ({}, {}, [{"temperature": 0.0, "max_tokens": 512}]),
+        ({}, {"temperature": None, "max_tokens": None}, [{}]),
+        ({"temperature": 1}, {}, [{"temperature": 0.0, "max_tokens": 512}, {"max_tokens": 512}]),
+        (
+            {"max_tokens": None, "temperature": 1},
+            {},
+            [
+                {"temperature": 0.0, "max_tokens": 512},
+                {"temperature": 0.0, "max_completion_tokens": 512},
+                {"max_completion_tokens": 512},
+            ],
+        ),
+        (
+            {"max_tokens": None, "max_completion_tokens": None},
+            {"temperature": None},
+            [{"max_tokens": 512}, {"max_completion_tokens": 512}, {}],
+        ),
+    ],
+)
+def test_parameters_that_a_model_refuses_are_left_out(refused, options, sent):
+    with json_service(refusing(**refused)) as server:
+        client = ChatClient(base_url=f"{server.url}/v1", model="m", **options)
+
+        async def ask_twice():
+            return [await client.complete([{"role": "user", "content": "7 * 12?"}]) for _ in range(2)]
+
+        assert asyncio.run(ask_twice()) == ["84", "84"]
+    found = [{name: one.body[name] for name in sorted(one.body) if name in ALL} for one in server.requests]
+    # What was refused once is not sent again.
+    assert found == [{name: one[name] for name in sorted(one)} for one in [*sent, sent[-1]]]
+
+
+ALL = ("temperature", "max_tokens", "max_completion_tokens")
+
+
+@pytest.mark.parametrize("message", ["This model's maximum context length is 4096 tokens.", "The answer is filtered."])
+def test_other_refusals_are_errors_at_once(message):
+    refused = Reply({"error": {"message": message}}, 400)
+    with json_service(lambda request: refused) as server, pytest.raises(ToolError, match=message):
+        ask(server.url)
+    assert len(server.requests) == 1
+
+
+def test_a_refusal_that_nothing_helps_against_ends():
+    message = "'max_tokens' is not supported."
+    refused = Reply({"error": {"message": message}}, 400)
+    with json_service(lambda request: refused) as server, pytest.raises(ToolError, match=message):
+        ask(server.url)
+    assert len(server.requests) == 3
+
+
+def test_an_answer_that_was_cut_or_cannot_be_read_is_an_error_for_those_who_must_read_it(tmp_path):
+    messages = [{"role": "user", "content": "7 * 12?"}]
+    with endpoint(
+        *[Reply(completion("84", "length"))] * 2, *[Reply(completion(text)) for text in ("x", "85")]
+    ) as server:
+        client = ChatClient(base_url=f"{server.url}/v1", model="m", cache_path=str(tmp_path / "answers.sqlite"))
+        for sentence in (r"was cut \(finish_reason 'length'\): '84'", "cannot be read: 'x'"):
+            with pytest.raises(UnreadReply, match=sentence):
+                asyncio.run(client.complete(messages, str.isdigit))
+            if "cut" in sentence:
+                assert ask(server.url) == "84"
+        assert asyncio.run(client.complete(messages, str.isdigit)) == "85"

@@ -119,7 +119,7 @@ async def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, 
     exec(snippet.text, names)
     asked = []
 
-    async def answer(self, messages):
+    async def answer(self, messages, is_readable):
         asked.append(messages)
         return f"My offer number {len(asked)} is 30 dollars."
 
