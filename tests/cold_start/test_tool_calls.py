@@ -133,7 +133,7 @@ def test_columns_of_parquet_have_no_arguments_that_nobody_gave(tmp_path):
          "look_up has no parameter 'colour': it takes 'thing'."),
         ([ASKED, {**ONE, "tool_calls": [call(1, "look_up", {"thing": "a</look_up>b"})]}], "tags",
          "the tags of 'look_up' cannot hold its call"),
-        ([ASKED, {**ONE, "tool_calls": [call(1, "look_up", "{")]}], "tags", "A message is not one of chat completions"),
+        ([ASKED, {**ONE, "tool_calls": [call(1, "look_up", "{")]}], "tags", "A message is not in OpenAI's format"),
         ([ASKED, {**ONE, "content": "a <tool_call>"}], "function_calling", "the chat template of the tokenizer"),
         ([{**ASKED, "content": [{"type": "image_url"}]}, FINAL], "tags", "A message must have text only."),
         ([{**ASKED, "role": "function"}, FINAL], "tags", "The role of a message must be one of system"),

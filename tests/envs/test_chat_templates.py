@@ -55,6 +55,9 @@ class Till:
         """
         return "Paid."
 
+    def get_reward(self) -> float:
+        return 0.0
+
 
 class Talks(World):
     takes_text = True
