@@ -44,7 +44,7 @@ class LookUpTool(Tool):
 class Till:
     """A user's own world."""
 
-    def reset(self) -> str:
+    def reset(self, seed: int) -> str:
         return "Pay."
 
     def pay(self, coin: int) -> str:
