@@ -283,9 +283,10 @@ ADAPTIVE_ROLLOUT = {
     ),
     "deadline_reward": Option(
         None,
-        "reward that the last turn also earns if the deadline cuts a trajectory off. The trajectory is left out of "
-        "group mean and loss if this is None, it has no complete turn of its own, a counting fork shares its last "
-        "turn, or it is a fork whose first turn was not answered.",
+        "reward that the last turn also earns if the deadline cuts a trajectory off (`stop/time_limit`). With None "
+        "such a trajectory is left out of group mean and loss (`stop/deadline`). With a number it is still left out "
+        "if it has no complete turn of its own, if a fork that counts shares its last turn, or if it is a fork whose "
+        "first turn was not answered.",
         optional(FINITE),
     ),
     "on_bad_row": Option(
@@ -297,8 +298,9 @@ ADAPTIVE_ROLLOUT = {
     "max_weight_lag": Option(
         0,
         "how many updates the sampling weights may lag behind the trained ones. 0: strictly on-policy. L >= 1: the "
-        "next L batches are sampled during the update, engines take new weights within trajectories, each token keeps "
-        "its version, and `importance_cap` corrects for it. ARPO repeats a question whose weights lag further.",
+        "next L batches are sampled during the update. An engine may change weights in the middle of a trajectory; "
+        "each token records its version, and `importance_cap` corrects for the difference. ARPO asks a question again "
+        "if its weights lag further.",
         at_least(0),
         Reader.TRAINING,
         needs=(
