@@ -33,7 +33,7 @@ from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
 from rllib_arpo.faults import ANSWER_TIMEOUT_S, check_constructed
 from rllib_arpo.files import check_files, write_checksums
 from rllib_arpo.learner.sharding import NonFiniteLossError
-from rllib_arpo.options.paths import PATHS, with_absolute_paths
+from rllib_arpo.options.paths import KEYS_WITH_PATHS, with_absolute_paths
 from rllib_arpo.policy.module_checkpoint import resolve
 from rllib_arpo.record.recorder import TreeRecorder, trial_folder
 from rllib_arpo.rollout.dispatch import DispatchSettings, QuestionDispatcher
@@ -86,7 +86,7 @@ class ARPO(Algorithm):
     @override(Algorithm)
     def default_resource_request(cls, config: AlgorithmConfig | dict[str, Any]) -> PlacementGroupFactory:
         if isinstance(config, dict):  # Tune hands this very dict on to the trial, which runs in another folder.
-            config.update({key: with_absolute_paths(config[key], key) for key in PATHS & config.keys()})
+            config.update({key: with_absolute_paths(config[key], key) for key in KEYS_WITH_PATHS & config.keys()})
         factory = super().default_resource_request(config)
         validation.check_cluster_resources(factory.bundles, factory.strategy)
         return factory

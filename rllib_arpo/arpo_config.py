@@ -14,7 +14,7 @@ from ray.rllib.utils.annotations import override
 from rllib_arpo import validation
 from rllib_arpo.options.methods import OptionMethods
 from rllib_arpo.options.option import check_keywords
-from rllib_arpo.options.paths import PATHS, with_absolute_paths
+from rllib_arpo.options.paths import KEYS_WITH_PATHS, with_absolute_paths
 from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 
@@ -53,7 +53,7 @@ class ARPOConfig(OptionMethods):
 
     @override(AlgorithmConfig)
     def __setattr__(self, key: str, value: Any) -> None:
-        if key in PATHS:
+        if key in KEYS_WITH_PATHS:
             value = with_absolute_paths(value, key)
         super().__setattr__(key, value)
 

@@ -7,6 +7,7 @@ import atexit
 import concurrent.futures
 import contextlib
 import functools
+import math
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -35,9 +36,11 @@ class LoopThread:
         """Does the same from a thread without a loop.
 
         Raises:
-            TimeoutError: after `timeout_s` seconds; the coroutine is cancelled.
+            TimeoutError: after `timeout_s` seconds; the coroutine is cancelled. A second later it is not waited for, even
+                if it blocks the loop.
         """
-        return asyncio.run_coroutine_threadsafe(_within(coroutine, timeout_s), self.loop).result()
+        future = asyncio.run_coroutine_threadsafe(_within(coroutine, timeout_s), self.loop)
+        return future.result(timeout_s + 1.0 if math.isfinite(timeout_s) else None)
 
     def _at_exit(self) -> None:
         # A forked process has the loop, but not the thread that runs it.

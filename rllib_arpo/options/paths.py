@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: Keys of a configuration whose values hold paths.
-PATHS = {"model_name_or_path", "env_config", "evaluation_config"}
+#: Keys of a configuration whose values may contain paths.
+KEYS_WITH_PATHS = {"model_name_or_path", "env_config", "evaluation_config"}
 #: Keys of files that a run may make itself, so they need not exist yet.
 MADE = {"cache", "cache_path"}
-#: Keys of files or folders. Under any other key, only an existing file with an extension or a folder counts as a path.
-NAMED = {"path", "index", "hub_id", "model_name_or_path"}
+#: Keys of files or folders. Under any other key a text is a path if it names an existing file and has a dot or a slash.
+NAMED = {"path", "index", "hub_id", "model_name_or_path", "cwd"}
 #: Tune's key for the values that trials try in turn.
 GRID = "grid_search"
 

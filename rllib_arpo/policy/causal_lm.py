@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.policy.attention.states import follow_trees
 from rllib_arpo.policy.attention.tree import LayerKinds, PassPlan, plan_pass, register_tree_attention
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
@@ -81,7 +82,8 @@ _NOT_YET = {
     "gemma4_text": "keys and values that layers share, and heads whose size depends on the layer",
 }
 #: Kinds of layers that tree passes compute.
-_LAYER_TYPES = (FULL, SLIDING, RECURRENT) = ("full_attention", "sliding_attention", "linear_attention")
+SLIDING, RECURRENT = "sliding_attention", "linear_attention"
+_LAYER_TYPES = ("full_attention", SLIDING, RECURRENT)
 
 #: The length of the self-check's prompt; with recurrent states it is longer than a chunk of the rule (64 tokens).
 _CHECK_PROMPT, _CHECK_PROMPT_OF_STATES = 3, 70
@@ -108,9 +110,12 @@ def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedMod
     refuse_unsupported_config(config)
     _switch_off_dropout(config)
     own = {"experts_implementation": experts_implementation(dtype)} if num_experts(config) else {}
-    model = AutoModelForCausalLM.from_pretrained(
-        model_name_or_path, config=config, dtype=dtype, attn_implementation=register_tree_attention(), **own
-    )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            model_name_or_path, config=config, dtype=dtype, attn_implementation=register_tree_attention(), **own
+        )
+    except OSError as error:
+        raise ValueError(f"model_name_or_path={model_name_or_path!r}: {first_line(error)}") from error
     if type(model.get_output_embeddings()) is not nn.Linear:
         raise ValueError(f"The LM head of {type(model).__name__} is not a plain linear layer.")
     if layer_kinds(config).reach is not None:
@@ -187,8 +192,8 @@ def _switch_off_dropout(config: PretrainedConfig) -> None:
 def check_tree_forward(model: PreTrainedModel) -> None:
     """Compares log-probs of a tiny packed tree with the model's own attention on each path.
 
-    This also finds features that no configuration key shows: recurrent layers, positions that ignore `position_ids`,
-    logits that are changed after the head.
+    This also finds features that no configuration key shows, such as positions that ignore `position_ids`, or logits that
+    are changed after the head.
 
     Raises:
         ValueError: they differ, or the model does not run on a packed tree at all.
@@ -203,7 +208,11 @@ def check_tree_forward(model: PreTrainedModel) -> None:
         tokens = (1 + torch.arange(n + 4, device=model.device) % (model.config.vocab_size - 1))[None]
         positions = torch.tensor([*range(n + 3), n + 1], device=model.device)[None]
         try:
-            hidden = tree_hidden_states(model, tokens, positions, plan_pass(end, model.dtype, kinds=kinds))
+            try:
+                hidden = tree_hidden_states(model, tokens, positions, plan_pass(end, model.dtype, kinds=kinds))
+            except TypeError as error:  # Its decoder does not hand further keywords to the attention.
+                title = _title(model.config)
+                raise ValueError(f"{title} cannot be trained on packed trees: {first_line(error)}.") from error
             packed = model.get_output_embeddings()(hidden).log_softmax(dim=-1)
             model.set_attn_implementation("eager")
             for path in ([*range(n + 3)], [*range(n + 1), n + 3]):

@@ -5,7 +5,7 @@ several trees may follow each other in one pass. The tokens of a chain attend on
 to each other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,6 +74,11 @@ def last_tokens(ranges: tuple[Range, ...], count: int) -> tuple[Range, ...]:
         found.append((max(start, stop - count), stop))
         count -= stop - start
     return tuple(reversed(found))
+
+
+def tokens_of(ranges: Sequence[Range]) -> np.ndarray:
+    """[m] int64: the tokens of some ranges, one range after the other."""
+    return np.concatenate([np.arange(start, stop) for start, stop in ranges]) if ranges else np.empty(0, np.int64)
 
 
 def joined(ranges: tuple[Range, ...]) -> tuple[Range, ...]:

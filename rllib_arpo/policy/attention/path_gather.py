@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from rllib_arpo.policy.attention.chains import Chain, Range, chains, depths, joined, last_tokens
+from rllib_arpo.policy.attention.chains import Chain, Range, chains, depths, joined, last_tokens, tokens_of
 from rllib_arpo.policy.attention.tree_operator import empty_tokens_first
 
 #: Two neighbouring blocks are merged if that wastes at most this many masked query-key pairs: a call costs as much.
@@ -137,7 +137,7 @@ def _wasted_pairs(left: Chain, right: Chain) -> int:
 def _block(piece: Chain, allowed: _Allowed, dtype: torch.dtype, device: torch.device) -> Block:
     ranges = joined((*piece.path, (piece.start, piece.stop)))
     queries = np.arange(piece.start, piece.stop)
-    keys = np.concatenate([np.arange(start, stop) for start, stop in ranges])
+    keys = tokens_of(ranges)
     attended = allowed.mask(queries, keys)
     if not piece.path and attended.sum() == len(queries) * (len(queries) + 1) // 2:
         return Block(piece.start, piece.stop, ranges, None)

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from rllib_arpo.policy.attention.chains import chains
+from rllib_arpo.policy.attention.chains import chains, last_tokens, tokens_of
 
 #: The functions of a transformers module that read other tokens than their own.
 CONVOLUTION, RULE = "causal_conv1d_fn", "torch_chunk_gated_delta_rule"
@@ -32,7 +32,7 @@ class Level:
     Attributes:
         tokens: [n] int64, their tokens, one chain after the other.
         offsets: where each chain begins among them, and n.
-        parents: [C] int64, for each chain the row of its parent in the level above; at the top there is none.
+        parents: [C] int64, for each chain the row of its parent in the level above; not used at the top.
     """
 
     tokens: Tensor
@@ -47,8 +47,8 @@ class StatePlan:
     Attributes:
         levels: from the roots down.
         order: [T] int64, the place of each token in the levels' tokens.
-        inputs: [m] int64: each chain behind the last tokens above it, as many as the convolution reaches back; 0 stands
-            for a token before the root, and 1 + t for token t.
+        inputs: [m] int64, the convolution's input: for each chain the tokens above it that the convolution reads, then
+            its own. 0 is padding before a root, 1 + t is token t.
         outputs: [T] int64, the place of each token in `inputs`.
     """
 
@@ -70,15 +70,15 @@ class StatePlan:
                 levels.append([])
             rows[chain.start] = len(levels[depth])
             levels[depth].append((chain.start, chain.stop, rows[chain.path[-1][0]] if chain.path else 0))
-            above = [t for start, stop in chain.path[-reach:] for t in range(max(start, stop - reach), stop)][-reach:]
-            inputs += [0] * (reach - len(above)) + [1 + t for t in above]
+            above = 1 + tokens_of(last_tokens(chain.path, reach))
+            inputs += [0] * (reach - len(above)) + above.tolist()
             outputs += range(len(inputs), len(inputs) + chain.stop - chain.start)
             inputs += range(1 + chain.start, 1 + chain.stop)
 
         def indices(numbers: Sequence[int] | np.ndarray) -> Tensor:
             return torch.as_tensor(np.asarray(numbers, np.int64), device=device)
 
-        tokens = [np.concatenate([np.arange(start, stop) for start, stop, _ in level]) for level in levels]
+        tokens = [tokens_of([(start, stop) for start, stop, _ in level]) for level in levels]
         lengths = [[stop - start for start, stop, _ in level] for level in levels]
         return cls(
             tuple(
@@ -106,10 +106,10 @@ def _following(own: Callable[..., Any], on_tree: Callable[..., Any]) -> Callable
     @functools.wraps(own)
     def function(tensor: Tensor, *args: Any, tree: Any = None, **kwargs: Any) -> Any:
         # transformers replaces its function by a kernel of a package that is installed, which CPUs cannot run.
-        function = own if tensor.is_cuda else getattr(own, "__wrapped__", own)
+        plain = own if tensor.is_cuda else getattr(own, "__wrapped__", own)
         if tree is None:
-            return function(tensor, *args, **kwargs)
-        return on_tree(function, tree.states, tensor, *args, **kwargs)
+            return plain(tensor, *args, **kwargs)
+        return on_tree(plain, tree.states, tensor, *args, **kwargs)
 
     function.follows_trees = True
     return function
@@ -136,12 +136,13 @@ def tree_rule(
     *,
     g: Tensor,
     beta: Tensor,
-    **kwargs: Any,
+    use_qk_l2norm_in_kernel: bool = False,
+    **_kwargs: Any,
 ) -> tuple[Tensor, None]:
     """The gated delta rule along each token's own path.
 
     Args:
-        rule: of a sequence, from an `initial_state` to its output and its last state.
+        rule: computes a sequence from an `initial_state`: its output and its last state.
         query, key: [1, T, H, K].
         value: [1, T, H, V].
         g, beta: [1, T, H], logarithms of the decay, and the strength of the update.
@@ -149,14 +150,14 @@ def tree_rule(
     Returns:
         [1, T, H, V], and None in place of a last state.
     """
-    own = {name: kwargs[name] for name in ("use_qk_l2norm_in_kernel",) if name in kwargs}
+    own_rule = functools.partial(rule, use_qk_l2norm_in_kernel=use_qk_l2norm_in_kernel)
     run = _at_once if _takes_sequences(query) else _one_by_one
     outputs: list[Tensor] = []
     states: Tensor | None = None
     for level in plan.levels:
         tensors = [tensor[:, level.tokens] for tensor in (query, key, value, g, beta)]
         initial = None if states is None else states[level.parents]
-        output, states = run(functools.partial(rule, **own), level.offsets, initial, *tensors)
+        output, states = run(own_rule, level.offsets, initial, *tensors)
         outputs.append(output)
     return torch.cat(outputs, dim=1)[:, plan.order], None
 
@@ -176,9 +177,9 @@ def _at_once(
     g: Tensor,
     beta: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    lengths = torch.tensor(offsets, device=query.device)
+    begins = torch.tensor(offsets, device=query.device)
     return rule(
-        query, key, value, g=g, beta=beta, initial_state=initial, output_final_state=True, cu_seqlens=lengths
+        query, key, value, g=g, beta=beta, initial_state=initial, output_final_state=True, cu_seqlens=begins
     )  # fmt: skip
 
 

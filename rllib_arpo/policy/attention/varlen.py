@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 import torch
 
-from rllib_arpo.policy.attention.chains import chains, last_tokens
+from rllib_arpo.policy.attention.chains import chains, last_tokens, tokens_of
 from rllib_arpo.policy.attention.tree_operator import empty_tokens_first
 
 
@@ -44,10 +44,7 @@ class VarlenTree:
         check_alignment(device, dtype)
         pass_chains = list(chains(ends))
         paths = [chain.path if window is None else last_tokens(chain.path, window - 1) for chain in pass_chains]
-        keys = [
-            np.concatenate([np.arange(start, stop) for start, stop in (*path, (chain.start, chain.stop))])
-            for chain, path in zip(pass_chains, paths, strict=True)
-        ]
+        keys = [tokens_of((*path, (chain.start, chain.stop))) for chain, path in zip(pass_chains, paths, strict=True)]
         num_queries = [chain.stop - chain.start for chain in pass_chains]
         num_keys = [len(key) for key in keys]
         return cls(
