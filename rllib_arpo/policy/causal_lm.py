@@ -192,8 +192,8 @@ def _switch_off_dropout(config: PretrainedConfig) -> None:
 def check_tree_forward(model: PreTrainedModel) -> None:
     """Compares log-probs of a tiny packed tree with the model's own attention on each path.
 
-    This also finds features that no configuration key shows, such as positions that ignore `position_ids`, or logits that
-    are changed after the head.
+    This also finds features that no configuration key shows, such as positions that ignore `position_ids`, or logits
+    that are changed after the head.
 
     Raises:
         ValueError: they differ, or the model does not run on a packed tree at all.
