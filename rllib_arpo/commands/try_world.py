@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from rllib_arpo.engine.scripted_calls import random_arguments
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import BrokenToolError, ForkRefused, class_names
 from rllib_arpo.envs.question import Question
@@ -26,6 +25,7 @@ from rllib_arpo.envs.support.data_files import read_json
 from rllib_arpo.envs.support.loop_thread import in_thread
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.tools import Tool
+from rllib_arpo.envs.tools.random_arguments import random_arguments
 from rllib_arpo.envs.worlds import Reply
 from rllib_arpo.envs.worlds.copies import difference
 from rllib_arpo.envs.worlds.maker import WorldMaker
