@@ -6,21 +6,22 @@ answers are right, and trees fork.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rllib_arpo.engine.engine import GenerationRequest
 from rllib_arpo.engine.scripted_engine import ScriptedReply
-from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, end_of_turn
+from rllib_arpo.envs.errors import ToolError
+from rllib_arpo.envs.protocols.protocol import end_of_turn
+from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.tools.random_arguments import WORD, random_arguments
-from rllib_arpo.envs.tools.schema_tool import SchemaTool
-from rllib_arpo.envs.tools.tool import ANSWER, CALL, THINK, Tool
+from rllib_arpo.envs.tools.tool import ANSWER, THINK
 
 if TYPE_CHECKING:
     from rllib_arpo.envs.tool_env import ToolEnv
@@ -37,6 +38,7 @@ _TAG = re.compile(r"</?\w+>")
 class CallingPolicy:
     """Knows up to `MAX_TURNS` turns after a prefix, and writes one of them; at temperature 0 the likeliest.
 
+    For an agent on an endpoint it writes words and calls no tools, since only the agent knows them.
     Log-probs and entropies are those of this choice, token by token.
     """
 
@@ -45,13 +47,17 @@ class CallingPolicy:
         world = env.config.make_world
         self._takes_text = world is not None and (world.sample.takes_text or world.sample.takes_turns)
         self._actions: Sequence[str] = () if world is None else world.sample.text_actions
+        #: Before the tags of a turn, which may want a thought.
+        self._thought = f"<{THINK}> </{THINK}> " if isinstance(env.protocol, TagProtocol) else ""
         self._end = end_of_turn(env.chat) or env.tokenizer.eos_token or ""
 
     def reply(self, request: GenerationRequest, times_asked: int) -> ScriptedReply:
         prefix = request.prompt_token_ids
         rng = random.Random(f"{self._seed} {prefix}")
         read = _TAG.sub(" ", self._chat.tokenizer.decode(prefix[-NUM_TOKENS:], skip_special_tokens=True))
-        texts = [self._turn(read, rng) for _ in range(rng.randint(1, MAX_TURNS))]
+        # The template may have opened a thought.
+        close = f"</{THINK}>\n" if self._chat.turn_text(np.array(prefix), np.array([])) else ""
+        texts = [close + self._turn(read, rng) for _ in range(rng.randint(1, MAX_TURNS))]
         turns = [tuple(self._chat.encode(text).tolist()) for text in texts]
         draw = times_asked if request.seed is None else request.seed
         chosen = random.Random(f"{self._seed} {draw} {prefix}").choice(turns)
@@ -68,22 +74,14 @@ class CallingPolicy:
     def _turn(self, read: str, rng: random.Random) -> str:
         words = WORD.findall(read) or ["0"]
         if self._tools and rng.random() < CALLS:
-            return self._call(rng.choice(self._tools), read, rng)
+            tool = rng.choice(self._tools)
+            # No draw may fit the tool's schema.
+            with suppress(ToolError, ValueError):
+                return self._thought + self._protocol.turn(self._chat, "", tool.name, random_arguments(tool, rng, read))
         if self._takes_text:
             return f"{rng.choice(self._actions or words)}{self._end}"
         # A late word: the last ones are those of a tool's response, if there was one.
         box = f"\\boxed{{{words[-1 - min(int(rng.expovariate(0.5)), len(words) - 1)]}}}"
-        return self._readable(Answer, f"The final answer is {box}.{self._end}", f"<{ANSWER}> {box} </{ANSWER}>")
-
-    def _call(self, tool: Tool, read: str, rng: random.Random) -> str:
-        arguments = random_arguments(tool, rng, read)
-        bare = json.dumps(arguments, ensure_ascii=False)
-        call = f'<{CALL}>\n{{"name": "{tool.name}", "arguments": {bare}}}\n</{CALL}>'
-        if len(tool.parameters) < 2 and not isinstance(tool, SchemaTool):
-            bare = str(next(iter(arguments.values()), read.split()[-1:]))
-        return self._readable(CallRequest, call, f"<{tool.name}> {bare} </{tool.name}>")
-
-    def _readable(self, kind: type, plain: str, tags: str) -> str:
-        """The form that the protocol reads as this kind of turn; it may want a thought, or have opened one."""
-        turns = [plain, f"</{THINK}>\n{plain}", f"<{THINK}> </{THINK}> {tags}"]
-        return next((turn for turn in turns if isinstance(self._protocol.parse(turn), kind)), tags)
+        if self._thought:
+            return f"{self._thought}<{ANSWER}> {box} </{ANSWER}>"
+        return f"The final answer is {box}.{self._end}"
