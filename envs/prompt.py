@@ -12,6 +12,7 @@ import numpy as np
 from rllib_arpo.envs.env_config import ToolEnvConfig
 from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError
 from rllib_arpo.envs.path_state import PathState
+from rllib_arpo.envs.protocols.function_calling import no_tool_support
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import Protocol
 from rllib_arpo.envs.question import MATH, QA, Question
@@ -117,8 +118,18 @@ def _rendering() -> Iterator[None]:
 
 @_rendering()
 def first_messages(protocol: Protocol, chat: Chat, opening: Opening) -> np.ndarray:
-    """The tokens of a world's prompt, [p] int32; raises an `UnreadableError`."""
-    return protocol.opening(chat, opening)
+    """The tokens of a world's prompt, [p] int32.
+
+    Raises:
+        UnreadableError: the template cannot render it, or leaves out its functions.
+    """
+    prompt = protocol.opening(chat, opening)
+    names = [one["function"]["name"] for one in opening.functions]
+    if names and (fault := no_tool_support(chat, prompt, names)):
+        raise UnreadableError(
+            f"The model would not read its tools: {fault}; choose a model with such a template (Qwen2.5, Qwen3)."
+        )
+    return chat.encode_prompt(prompt)
 
 
 @_rendering()
@@ -139,7 +150,7 @@ def next_messages(
     if reply.follows not in (None, BEGINS, *range(len(state.turns))):
         raise ContractError(f"A reply after {len(state.turns)} turns follows turn {reply.follows!r:.80}.")
     if reply.follows == BEGINS:
-        return protocol.opening(chat, Opening(reply.messages, reply.functions)), True
+        return first_messages(protocol, chat, Opening(reply.messages, reply.functions)), True
     messages = reply.messages or ({"role": "user", "content": reply.text},)
     limit = partial(cut, chat.tokenizer, max_tokens=max_tokens)
     limited = [{**message, "content": limit(message["content"])} for message in messages]

@@ -14,7 +14,7 @@ with a tool message, and takes the text after the assistant's message. So it is 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -182,15 +182,18 @@ def function_calling(tools: Mapping[str, Tool], chat: Chat) -> FunctionCallingPr
 def _check_tool_support(chat: Chat, protocol: FunctionCallingProtocol) -> None:
     """Raises a ValueError unless the template describes the tools, writes `<tool_call>` and shows a tool's result."""
     prompt = chat.render([{"role": "user", "content": USER}], protocol.functions)
-    missing = [name for name in (f"<{CALL}>", *protocol.available) if name not in prompt]
-    if missing:
-        raise ValueError(
-            f"the chat template of {chat.name} has no support for tools that are called with <{CALL}> (its prompt lacks"
-            f" {missing[0]})"
-        )
+    if fault := no_tool_support(chat, prompt, protocol.available):
+        raise ValueError(fault)
     name = next(iter(protocol.available))
     protocol.turn(chat, "", name, {"a": "b"})
     check_goes_on(chat, protocol.functions, "tool", name)
+
+
+def no_tool_support(chat: Chat, prompt: str, names: Iterable[str]) -> str:
+    """What is wrong if a prompt does not describe the tools of these names; empty: it does."""
+    missing = [name for name in (f"<{CALL}>", *names) if name not in prompt]
+    support = f"the chat template of {chat.name} has no support for tools that are called with <{CALL}>"
+    return f"{support} (its prompt lacks {missing[0]})" if missing else ""
 
 
 def json_schema(tool: Tool) -> dict[str, Any]:

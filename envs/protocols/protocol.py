@@ -117,10 +117,10 @@ class Protocol(ABC):
         """
         return self.replies(chat, [{"role": "user", "content": text}], self.functions, turn)
 
-    def opening(self, chat: Chat, opening: Opening) -> np.ndarray:
-        """The token ids of a prompt whose messages and functions are the world's, [p] int32."""
+    def opening(self, chat: Chat, opening: Opening) -> str:
+        """The prompt whose messages and functions are the world's, for `Chat.encode_prompt`."""
         messages, functions = mapped((opening.messages, opening.functions), chat.shield)
-        return chat.encode_prompt(chat.render(messages, functions))
+        return chat.render(messages, functions)
 
     def replies(
         self, chat: Chat, messages: Sequence[Message], functions: Sequence[Mapping[str, Any]], turn: np.ndarray

@@ -49,8 +49,12 @@ def read_request(body: Any) -> ChatRequest:
     names: dict[str, str] = {}
     messages = tuple(read_message(message, names) for message in body["messages"])
     tools = body.get("tools") or []
-    if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
-        raise Refused("The tools of a request must be a list of objects.")
+    try:
+        named = isinstance(tools, list) and all(isinstance(tool["function"]["name"], str) for tool in tools)
+    except (KeyError, TypeError):
+        named = False
+    if not named:
+        raise Refused("The tools of a request must be a list of functions in OpenAI's format.")
     return ChatRequest(messages, tuple(mapped(tools, valid_unicode)))
 
 

@@ -18,7 +18,6 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
-from rllib_arpo.engine.scripted_calls import random_arguments
 from rllib_arpo.envs.env_config import read_env_config
 from rllib_arpo.envs.errors import BrokenToolError, ForkRefused, class_names
 from rllib_arpo.envs.question import Question
@@ -26,7 +25,8 @@ from rllib_arpo.envs.support.data_files import read_json
 from rllib_arpo.envs.support.loop_thread import in_thread
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.tools import Tool
-from rllib_arpo.envs.worlds import Reply
+from rllib_arpo.envs.tools.random_arguments import random_arguments
+from rllib_arpo.envs.worlds import Call, Reply, WholeTurn
 from rllib_arpo.envs.worlds.copies import difference
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.session import WorldSession
@@ -84,7 +84,7 @@ async def _play(
         reply = await _reply(session, tools, action)
         paid = f" (reward {reply.reward:g})" if reply.reward else ""
         kind = f" ({reply.raised[0]})" if reply.raised else ""
-        print(printable(f"{reply.status}{kind}: {reply.text}{paid}"))
+        print(printable(f"{reply.status}{kind}: {reply.text}{' '.join(map(str, reply.messages))}{paid}"))
         if _is_of_a_service(reply.raised):
             print(
                 "This looks like the failure of a service, but the model reads it as its own mistake: raise"
@@ -130,11 +130,16 @@ async def _reply(session: WorldSession, tools: Mapping[str, Tool], action: str) 
         call = json.loads(action)
     except ValueError:
         call = None
+    world = await session.ready()
+    if world.takes_turns:
+        is_call = isinstance(call, dict) and "name" in call
+        turn = WholeTurn("", Call(call["name"], call.get("arguments", {}))) if is_call else WholeTurn(action)
+        return await session.act(turn)
     if isinstance(call, dict) and "name" in call:
         if call["name"] not in tools:
             raise CommandError(f"The world has no tool {call['name']!r}: it has {', '.join(tools) or 'none'}.")
         return await session.call(tools[call["name"]], call.get("arguments", {}))
-    if not (await session.ready()).takes_text:
+    if not world.takes_text:
         raise CommandError(f'The world takes only calls, {{"name": ..., "arguments": {{...}}}}, not {action!r:.80}.')
     return await session.act(action)
 

@@ -144,6 +144,22 @@ def test_a_world_is_played_at_random(tmp_path, capsys):
     assert "error" not in played
 
 
+def test_an_agent_of_an_api_reads_lines_as_whole_turns(tmp_path, capsys, monkeypatch):
+    file = tmp_path / "env.json"
+    file.write_text(json.dumps({"world": "tests.helpers.api_agents:adder", "protocol": "function_calling"}))
+    monkeypatch.setattr("sys.stdin", io.StringIO('{"name": "add", "arguments": {"n": 2}}\nThat is all.\n'))
+    assert run_command("try", [str(file), "--forks", "0"]) == 0
+    played = capsys.readouterr().out.splitlines()
+    assert played[2:] == [
+        "ok: {'role': 'tool', 'content': '2', 'name': 'add', 'tool_call_id': 'call_1'}",
+        "> That is all.",
+        "ok: ",
+        "The world has ended the trajectory.",
+        "Actions: 2. Rewards: 0. ",
+        "Repeated twice, it gives the same replies.",
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "complaint"),
     [

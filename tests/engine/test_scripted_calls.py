@@ -1,49 +1,18 @@
 """The scripted engine in tool environments: its calls are valid, its answers are read, and its numbers add up."""
 
-import random
+from dataclasses import dataclass
 
-import jsonschema
 import numpy as np
 import pytest
 
 from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
-from rllib_arpo.engine.scripted_calls import random_value
 from rllib_arpo.engine.scripted_engine import ScriptedEngine
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing
 from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.tools import Tool
 from tests.engine.conftest import run
-from tests.helpers.chat_templates import QWEN25
+from tests.helpers.chat_templates import QWEN25, THINKING, calling_folder
 from tests.helpers.models import byte_tokenizer
-
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "a": {"type": ["integer", "null"], "minimum": 5, "maximum": 6},
-        "b": {"type": "array", "items": {"type": "number"}},
-        "c": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
-        "d": {},
-        "e": {"$ref": "#/$defs/size"},
-        "f": {"type": "string"},
-    },
-    "required": ["a", "b", "c", "d", "e"],
-    "$defs": {"size": {"enum": ["S", "M"]}},
-}
-
-
-@pytest.mark.parametrize("read", ["", "Take 5 of 600 lamps."])
-def test_random_arguments_fit_their_schema(read):
-    drawn = [random_value(SCHEMA, random.Random(seed), read) for seed in range(50)]
-    for value in drawn:
-        jsonschema.validate(value, SCHEMA)
-    assert {"f" in value for value in drawn} == {True, False}
-
-
-def test_numbers_words_and_formulas_come_from_what_was_read():
-    read = "What is 86 * 67 - 52? Ask the 3 clerks."
-    rng = random.Random(0)
-    assert random_value({"type": "string"}, rng, read, "code") == "print(86 * 67 - 52)"
-    assert {random_value({"type": "integer", "maximum": 60}, rng, read) for _ in range(200)} >= {52, 3}
-    assert random_value({"type": "string"}, rng, "lamp") == "lamp"
 
 
 def buy(item: str, number: int = 1) -> str:
@@ -88,6 +57,40 @@ def test_each_turn_is_a_call_that_runs_or_an_answer(model, protocol):
             else:
                 assert parsed.text is not None
     assert kinds == {CallRequest, Answer}
+
+
+@pytest.mark.parametrize("protocol", ["tags", "function_calling"])
+def test_a_thought_that_the_template_has_opened_is_closed(tmp_path, protocol):
+    env = ToolEnv(
+        {"task": "arithmetic", "protocol": protocol, "model_name_or_path": calling_folder(tmp_path, THINKING)}
+    )
+    prompt = env.reset(options={"question": 0})[0]["0"]
+    turns = [env.protocol.parse(env.chat.turn_text(prompt, event.token_ids)) for event in turns_of(env, 20)]
+    assert {type(turn) for turn in turns} <= {CallRequest, Answer}
+
+
+def switch(on: bool) -> str:
+    """Switches the lamp."""
+    return f"{on}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clock(Tool):
+    """Takes no argument."""
+
+    name = "clock"
+    timeout_s: float = 1.0
+    max_result_tokens: int = 10
+
+    async def __call__(self, argument):
+        return "noon"
+
+
+@pytest.mark.parametrize(("tool", "written"), [(switch, {"true", "false"}), (Clock, {"{}"})])
+def test_tags_hold_arguments_as_the_model_writes_them(model, tool, written):
+    env = ToolEnv({"task": "arithmetic", "tools": [tool], "model_name_or_path": model})
+    turns = [env.protocol.parse(env.tokenizer.decode(event.token_ids)) for event in turns_of(env, 30)]
+    assert {turn.argument for turn in turns if isinstance(turn, CallRequest)} == written
 
 
 def test_log_probs_and_entropies_are_those_of_the_choice_among_turns(model):

@@ -12,6 +12,7 @@ import pytest
 from rllib_arpo.core.figures import new_contexts
 from rllib_arpo.core.tree import StopReason, context_after, depth_first_layout, known_beginnings
 from rllib_arpo.envs.rewards import FinishedPath
+from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Call, Opening, WholeTurn
 from rllib_arpo.envs.worlds.completions import read_request
 from rllib_arpo.envs.worlds.world import BEGINS
@@ -295,7 +296,7 @@ async def test_wrong_requests_are_refused_and_counted():
         "The endpoint gives one choice: n must be 1.",
         "A message must have text only.",
         "The role of a message must be one of system, user, assistant, tool, not 'critic'.",
-        "The tools of a request must be a list of objects.",
+        "The tools of a request must be a list of functions in OpenAI's format.",
         "A message is not in OpenAI's format (AttributeError: 'str' object has no attribute 'get').",
         "A message is not in OpenAI's format (JSONDecodeError: Expecting property name enclosed in double quotes: "
         "line 1 column 2 (char 1)).",
@@ -361,6 +362,46 @@ def test_messages_that_the_template_does_not_take_are_a_refused_request_also_in_
     assert endings(limited.tree) == (StopReason.TOOL_CALL_LIMIT,) * 2
     (failed,), _ = sample(brief, [1], alone=True)
     assert failed.failure.message == f"UnreadableError: {told}"
+
+
+async def adds_tools(endpoint, row):
+    """Asks without tools, then with them, and then what it was told."""
+    async with client_of(endpoint) as http:
+        await said(http, user("Hi."))
+        refused = await http.post("chat/completions", json={"messages": [user("Add 3.")], "tools": [ADD]})
+        await said(http, user(refused.json()["error"]["message"]))
+    return 1.0
+
+
+UNSHOWN = (
+    "The model would not read its tools: the chat template of {} has no support for tools that are called with"
+    " <tool_call> (its prompt lacks <tool_call>); choose a model with such a template (Qwen2.5, Qwen3)."
+)
+
+
+def without_tools(folder) -> dict:
+    template = (
+        "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    return {"model_name_or_path": calling_folder(folder, template), "protocol": "function_calling"}
+
+
+def test_an_agent_s_tools_need_a_template_that_shows_them(tmp_path):
+    options = without_tools(tmp_path)
+    with pytest.raises(ValueError, match="would not read") as refused:
+        ToolEnv.validate_config({"world": adder, **options})
+    assert str(refused.value) == f"env_config['world']: {UNSHOWN.format(tmp_path)}"
+    ToolEnv.validate_config({"world": adds_tools, **options})
+
+
+async def test_tools_that_come_later_are_a_refused_request(tmp_path):
+    env = ToolEnv({"world": adds_tools, **without_tools(tmp_path)})
+    await env.reset(options={"question": 0})
+    observation, *_ = await env.step_agent("0", env.chat.encode("Hi.<|im_end|>"))
+    await env.close_question()
+    assert UNSHOWN.format(tmp_path) in env.tokenizer.decode(observation)
+    assert env.take_refused() == 1
 
 
 def test_a_task_s_own_tools_are_not_made_beside_an_agent_of_an_api(make_tool_env, tmp_path):
