@@ -75,7 +75,7 @@ def equal(gold: str, answer: str, compare: Compare) -> bool:
 
 def _written_as(gold: str, answer: str) -> str:
     """The answer with the gold's letters for Euler's number (SymPy's E), the constant of integration (C or c), and the
-    imaginary unit (Python's j) unless i and j are both in use.
+    imaginary unit (Python's j, if the gold has no j and the answer no i).
     """
     letters = set(_LETTER.findall(gold))
     if "j" not in letters and "i" not in _LETTER.findall(answer):
