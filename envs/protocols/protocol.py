@@ -11,7 +11,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -71,9 +71,11 @@ class Protocol(ABC):
 
     Attributes:
         available: name -> tool, for the model's tools.
+        results_within_turn: whether the model reads a result within its turn; otherwise the result is a message.
     """
 
     available: Mapping[str, Tool]
+    results_within_turn: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -105,6 +107,10 @@ class Protocol(ABC):
     @abstractmethod
     def harmless(self, text: str) -> str:
         """A text from elsewhere, in which no tag of the protocol works."""
+
+    def render(self, result: str) -> str:
+        """The tool response as the model reads it, with harmless tags."""
+        return self.harmless(result)
 
     def said(self, turn: str) -> str:
         """What a turn says to a world that takes texts: without its thoughts."""

@@ -72,6 +72,7 @@ class TagProtocol(Protocol):
     tools: tuple[str, ...] = STANDARD_TOOLS
     available: Mapping[str, Tool] = dataclasses.field(default_factory=dict)
     require_thought: bool = False
+    results_within_turn = True
 
     @property
     def end_tags(self) -> tuple[str, ...]:
@@ -154,7 +155,6 @@ class TagProtocol(Protocol):
         return chat.encode(_block(chat.shield(self.harmless(result))), turn)
 
     def render(self, result: str) -> str:
-        """The tool response as the model reads it, with harmless tags."""
         return _block(self.harmless(result))
 
     def _tags(self) -> re.Pattern[str]:

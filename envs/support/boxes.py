@@ -50,21 +50,19 @@ def boxed(text: str) -> str | None:
     return held.pop() if len(held) == 1 else None
 
 
-def hashed(text: str) -> str | None:
-    """What follows "####", with which solutions of GSM8K end."""
-    found = _HASHES.search(text)
-    return found and found[1]
+def solution_answer(text: str) -> str | None:
+    """The answer of a worked solution: what its last box holds (MATH), or what follows "####" at its end (GSM8K)."""
+    held, after_hashes = boxes(text), _HASHES.search(text)
+    return held[-1] if held else after_hashes and after_hashes[1]
 
 
 def stated(gold: str) -> str:
     """A gold answer without what stands around it: the last box, or what follows "####" or "the answer is"."""
-    if held := boxes(gold):
-        return held[-1]
     sentence = _SENTENCE.search(gold)
-    return hashed(gold) or (sentence[1] if sentence else gold)
+    return solution_answer(gold) or (sentence[1] if sentence else gold)
 
 
-def listed(gold: str) -> list[str]:
+def answers_in_list(gold: str) -> list[str]:
     """The answers of a gold that is a JSON list of texts (`["5", "five"]`), otherwise the gold itself.
 
     A list of numbers is left alone: `[1, 2]` is an interval.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from rllib_arpo.envs.question import MATH, QA
-from rllib_arpo.envs.support.boxes import boxes, hashed, listed
+from rllib_arpo.envs.support.boxes import answers_in_list, solution_answer
 from rllib_arpo.envs.tasks.task import TEST, TRAIN
 
 Messages = list[tuple[str, str]]
@@ -119,12 +118,11 @@ def texts(value: Any) -> tuple[str, ...]:
 
 
 def solved(value: Any) -> tuple[str, ...]:
-    """A worked solution: what its last box holds (MATH), or what follows "####" at its end (GSM8K)."""
-    text = value if isinstance(value, str) else ""
-    held = [*filter(None, [hashed(text)]), *boxes(text)]
-    if not held:
+    """The answer of a worked solution."""
+    answer = solution_answer(value) if isinstance(value, str) else None
+    if answer is None:
         raise ValueError("does not state its answer in \\boxed{}, or after '####'")
-    return (held[-1],)
+    return (answer,)
 
 
 def ground_truth(value: Any) -> tuple[str, ...]:
@@ -139,7 +137,7 @@ def ground_truth(value: Any) -> tuple[str, ...]:
 
 
 def _distinct(values: Iterable[str]) -> tuple[str, ...]:
-    each = (one.strip() for value in values for one in listed(value))
+    each = (one.strip() for value in values for one in answers_in_list(value))
     return tuple(dict.fromkeys(one for one in each if one))
 
 
@@ -155,7 +153,7 @@ def _xor(text: str, key: bytes, name: str) -> str:
     try:
         data = base64.b64decode(text, validate=True)
         return bytes(byte ^ key[i % len(key)] for i, byte in enumerate(data)).decode()
-    except (binascii.Error, UnicodeDecodeError, TypeError) as error:
+    except (ValueError, TypeError) as error:
         raise ValueError(f"`{name}` is not encrypted with the row's `canary`") from error
 
 
@@ -178,6 +176,7 @@ class DatasetSpec:
             neither question nor answer.
         skip: column -> value -> the reason why a row with this value cannot be asked; "" stands for any value.
         decode: row -> row, before anything is read.
+        decode_columns: columns that only `decode` reads.
     """
 
     question: tuple[str, ...] = ("question", "problem", "Question")
@@ -192,13 +191,14 @@ class DatasetSpec:
     whole: bool = False
     skip: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     decode: Callable[[dict[str, Any]], dict[str, Any]] = dict
+    decode_columns: tuple[str, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...] | None:
         """The columns that are read; None: all."""
         if self.whole:
             return None
-        others = ("ability", "canary", *filter(None, [self.row_id]))
+        others = ("ability", *self.decode_columns, *filter(None, [self.row_id]))
         return tuple(dict.fromkeys((*self.question, *self.answers, *self.aliases, *others)))
 
     def fits(self, row: Mapping[str, Any]) -> bool:
@@ -248,7 +248,10 @@ SPECS: dict[str, DatasetSpec] = {
     ),
     "hle": _qa(hub=Hub("cais/hle", None, _TEST_ONLY), skip={"image": {"": "an image"}}),
     "xbench": _qa(
-        hub=Hub("xbench/DeepSearch", None, {TEST: "train"}), question=("question", "prompt"), decode=decrypted
+        hub=Hub("xbench/DeepSearch", None, {TEST: "train"}),
+        question=("question", "prompt"),
+        decode=decrypted,
+        decode_columns=("canary",),
     ),
     "qa": _qa(aliases=("answers",), marks={"answers": ""}),
     "rows": _qa(question=("prompt",), aliases=("answers",), row_id=None, ability=None, tools=(), whole=True),

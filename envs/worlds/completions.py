@@ -22,7 +22,8 @@ class ChatRequest:
     """A request. Keys that do not matter for what the model reads are left out, so that equal requests are equal.
 
     Attributes:
-        messages: {"role", "content"}, with "tool_calls" (arguments as objects), "tool_call_id" and "name".
+        messages: {"role", "content"}, with "tool_calls" (an "id" if it is given, arguments as objects), "tool_call_id"
+            and "name".
         functions: the request's "tools".
     """
 
@@ -94,7 +95,8 @@ def _read_call(call: Mapping[str, Any], names: dict[str, str]) -> dict[str, Any]
     arguments = mapped(json.loads(given or "{}") if isinstance(given, str) else given, valid_unicode)
     if not isinstance(arguments, dict):
         raise ValueError("the arguments of a call are no object")
-    return {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+    read = {"type": "function", "function": {"name": function["name"], "arguments": arguments}}
+    return {"id": call["id"], **read} if call.get("id") else read
 
 
 def completion(turn: WholeTurn, number: int, model: str) -> dict[str, Any]:

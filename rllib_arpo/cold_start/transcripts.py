@@ -25,7 +25,6 @@ from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.protocols import PROTOCOLS
 from rllib_arpo.envs.protocols.prompts import Chat, Message
 from rllib_arpo.envs.protocols.protocol import Protocol, after_turn, check_goes_on, end_of_turn, special_beginning
-from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.support.data_files import check_unicode
 from rllib_arpo.envs.support.texts import mapped
 from rllib_arpo.envs.tasks.rows import all_rows, open_file
@@ -47,7 +46,7 @@ class Transcript:
     """A row.
 
     Attributes:
-        messages: as `read_message` returns them; calls also have their "id", and a message its "weight" if that is 0.
+        messages: as `read_message` returns them, and with their "weight" if that is 0.
         functions: its "tools".
     """
 
@@ -117,10 +116,10 @@ def _read_row(row: Mapping[str, Any]) -> Transcript:
     given, tools = row.get("messages"), row.get("tools") or ()
     if not isinstance(given, list) or not given:
         raise ValueError('a row is {"messages": [...]} with at least one message.')
-    tools = json.loads(tools) if isinstance(tools, str) else tools
+    tools = json.loads(tools) or () if isinstance(tools, str) else tools
     check_unicode(json.dumps([given, tools], ensure_ascii=False, default=str))
-    if not all(isinstance(tool, dict) and isinstance(tool.get("function"), dict) for tool in tools):
-        raise ValueError('tools must be a list of {"type": "function", "function": {...}}.')
+    if not isinstance(tools, list | tuple) or not all(map(_is_function, tools)):
+        raise ValueError('tools must be a list of {"type": "function", "function": {"name": "...", ...}}.')
     names: dict[str, str] = {}
     messages = [_read_message(message, number, names) for number, message in enumerate(given)]
     if messages[-1]["role"] != "assistant":
@@ -128,20 +127,21 @@ def _read_row(row: Mapping[str, Any]) -> Transcript:
     return Transcript(messages, tools)
 
 
-def _read_message(message: Any, number: int, names: dict[str, str]) -> dict[str, Any]:
-    if not isinstance(message, dict) or not isinstance(message.get("role"), str):
-        raise ValueError("every message has a role and a content, both text.")
-    calls = message.get("tool_calls") or ()
-    thought = next((message[key] for key in _THOUGHTS if message.get(key)), "")
-    if not isinstance(message.get("content"), str | list) and not calls:
-        raise ValueError("every message has a role and a content, both text.")
+def _is_function(tool: Any) -> bool:
+    function = tool.get("function") if isinstance(tool, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+def _read_message(given: Any, number: int, names: dict[str, str]) -> dict[str, Any]:
+    message = given if isinstance(given, dict) else {}
+    has_content = isinstance(message.get("content"), str | list) or message.get("tool_calls")
+    if not isinstance(message.get("role"), str) or not has_content:
+        raise ValueError(f"message {number} must have a role and a content, both text.")
     if unreadable := [key for key in _UNREADABLE if message.get(key)]:
         raise ValueError(f"message {number} has {unreadable[0]!r}, which a cold start cannot learn.")
     read = dict(read_message({"tool_call_id": "", **message}, names))
-    if thought:
+    if thought := next((message[key] for key in _THOUGHTS if message.get(key)), ""):
         read["content"] = f"<{THINK}>\n{str(thought).strip()}\n</{THINK}>\n\n{read['content']}"
-    for call, given in zip(read.get("tool_calls", ()), calls, strict=False):
-        call["id"] = given.get("id") or ""
     return {**read, "weight": 0} if message.get("weight") == 0 else read
 
 
@@ -163,7 +163,7 @@ def split_transcript(chat: Chat, transcript: Transcript, protocol: str | None = 
     writer = None
     if transcript.has_calls:
         writer = _writer(chat, transcript, protocol)
-        if isinstance(writer, TagProtocol):
+        if writer.results_within_turn:
             functions = ()
             conversation = _instructed(conversation, writer)
     reads: list[list[Message]] = [[]]
@@ -188,7 +188,7 @@ def _writer(chat: Chat, transcript: Transcript, protocol: str | None) -> Protoco
         raise ValueError(f"it has tools: say with which protocol the run calls them ({', '.join(PROTOCOLS)}).")
     tools = {}
     for function in (tool["function"] for tool in transcript.functions):
-        check_name(name := str(function.get("name")))
+        check_name(name := function["name"])
         if name in RESERVED_NAMES:
             raise ValueError(f"{name!r} cannot be the name of a tool.")
         schema = function.get("parameters") or {"type": "object", "properties": {}}
@@ -236,11 +236,11 @@ def _parts(chat: Chat, messages: Sequence[Message], writer: Protocol | None, sta
             text = message["content"].strip() if call is calls[0] else ""
             turn = writer.turn(chat, text, call["function"]["name"], call["function"]["arguments"])
             pieces.append(Segment(turn, learnt))
-            if not isinstance(writer, TagProtocol):
+            if not writer.results_within_turn:
                 yield _Said(pieces)
                 pieces = []
                 if result is not None:
-                    content = chat.shield(writer.harmless(result["content"]))
+                    content = chat.shield(writer.render(result["content"]))
                     yield {**result, "name": call["function"]["name"], "content": content}
             elif result is None:
                 yield _Said(pieces, ends=False)

@@ -5,6 +5,7 @@ make_model(args)            the folder or hub id of the model that it starts fro
 make_config(model, args)    the configuration of a run
 """
 
+import hashlib
 import importlib
 import importlib.util
 import inspect
@@ -27,20 +28,27 @@ def load_recipe(name: str) -> ModuleType:
     if not hasattr(recipe, "parser"):
         raise ValueError(f"The recipe {name!r} has no 'parser'.")
     for function, arguments in FUNCTIONS.items():
-        found = getattr(recipe, function, None)
-        if not callable(found) or len(inspect.signature(found).parameters) != len(arguments):
-            raise ValueError(f"The recipe {name!r} has no {function}({', '.join(arguments)}).")
+        found, wanted = getattr(recipe, function, None), f"{function}({', '.join(arguments)})"
+        if not callable(found):
+            raise ValueError(f"The recipe {name!r} has no {wanted}.")
+        if len((signature := inspect.signature(found)).parameters) != len(arguments):
+            raise ValueError(f"The recipe {name!r} must have {wanted}, not {function}{signature}.")
     return recipe
 
 
 def _load_file(path: str) -> ModuleType:
     if not Path(path).is_file():
         raise ValueError(f"The recipe {path!r} does not exist.")
-    # The prefix keeps it apart from other modules of the same name.
-    spec = importlib.util.spec_from_file_location(f"rllib_arpo_recipe_{Path(path).stem}", path)
+    # Prefix and hash keep it apart from other modules and recipes of the same name.
+    place = hashlib.blake2b(bytes(Path(path).resolve()), digest_size=8).hexdigest()
+    spec = importlib.util.spec_from_file_location(f"rllib_arpo_recipe_{Path(path).stem}_{place}", path)
     assert spec is not None and spec.loader is not None  # The name ends in ".py".
     module = importlib.util.module_from_spec(spec)
     # As an import does: dataclasses and pickle look for a class's module there.
     sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[spec.name]
+        raise
     return module

@@ -125,7 +125,7 @@ def test_columns_of_parquet_have_no_arguments_that_nobody_gave(tmp_path):
         ([ASKED, FINAL, result(1, "5"), FINAL], "tags", "message 2 is the result of no call."),
         ([ASKED, ONE, result(1, "5"), ASKED, FINAL], "tags", "message 1 of the assistant calls a tool, and none of it"),
         ([ASKED, {**FINAL, "content": ""}], "tags", "message 1, the assistant's, says nothing and calls nothing."),
-        ([ASKED, {**FINAL, "content": None}], "tags", "every message has a role and a content, both text."),
+        ([ASKED, {**FINAL, "content": None}], "tags", "message 1 must have a role and a content, both text."),
         ([ASKED, {**FINAL, "weight": 0}], "tags", "every message of the assistant has the weight 0."),
         ([ASKED, {**FINAL, "function_call": {}, "audio": {"id": "1"}}], "tags", "message 1 has 'audio', which a"),
         ([ASKED, {**ONE, "tool_calls": [call(1, "other", {})]}], "tags", "it calls 'other', which is not one of"),

@@ -86,7 +86,7 @@ def test_a_template_that_ends_turns_in_another_way_is_refused():
 
 
 def test_jsonl_and_parquet_hold_the_same_transcripts(tmp_path):
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": TRANSCRIPT, "source": "x"}) + "\n\n")
+    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": TRANSCRIPT, "tools": "null"}) + "\n\n")
     pq.write_table(pa.Table.from_pylist([{"messages": TRANSCRIPT}]), tmp_path / "a.parquet")
     for name in ("a.jsonl", "a.parquet"):
         assert read_transcripts(tmp_path / name) == {f"{tmp_path / name}, row 0": Transcript(TRANSCRIPT)}
@@ -96,9 +96,12 @@ def test_jsonl_and_parquet_hold_the_same_transcripts(tmp_path):
     ("{", "row 1: not JSON"),
     ("[]", "row 1: not a JSON object."),
     ('{"messages": []}', 'row 1: a row is {"messages": [...]} with at least one message.'),
-    ('{"messages": [{"role": "user"}]}', "row 1: every message has a role and a content, both text."),
+    ('{"messages": [{"role": "user"}]}', "row 1: message 0 must have a role and a content, both text."),
     ('{"messages": [{"role": "user", "content": "?"}]}',
      "row 1: the last message must be the assistant's, not the user's."),
+    ('{"messages": [7]}', "row 1: message 0 must have a role and a content, both text."),
+    ('{"messages": [7], "tools": "7"}', 'row 1: tools must be a list of {"type": "function", "function": {"name":'),
+    ('{"messages": [7], "tools": [{"type": "function", "function": {}}]}', "row 1: tools must be a list of"),
     ('{"messages": [{"role": "assistant", "content": "<result>4"}]}',
      "row 1: a <result> or </result> tag of the assistant's text has no partner."),
     ('{"messages": [{"role": "assistant", "content": "4"}]}', "row 1: Cannot apply chat template to an empty"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -236,15 +237,28 @@ def test_a_recipe_makes_the_model_that_is_not_named(tmp_path, model_folder, caps
 
 
 @pytest.mark.parametrize(
-    ("text", "missing"),
+    ("text", "complaint"),
     [
-        ("parser = 1", "make_model(args)"),
-        ("parser = 1\ndef make_model(args): ...\ndef make_config(args): ...", "make_config(model, args)"),
-        ("def make_model(args): ...", "'parser'"),
+        ("parser = 1", "has no make_model(args)."),
+        ("parser = 1\ndef make_model(args, seed=0): ...", "must have make_model(args), not make_model(args, seed=0)."),
+        ("def make_model(args): ...", "has no 'parser'."),
     ],
 )
-def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, missing):
+def test_a_file_that_is_no_recipe_is_refused(tmp_path, text, complaint):
     (tmp_path / "mine.py").write_text(text)
     with pytest.raises(ValueError) as raised:
         load_recipe(str(tmp_path / "mine.py"))
-    assert str(raised.value) == f"The recipe {str(tmp_path / 'mine.py')!r} has no {missing}."
+    assert str(raised.value) == f"The recipe {str(tmp_path / 'mine.py')!r} {complaint}"
+
+
+def test_recipes_of_the_same_name_are_modules_of_their_own(tmp_path):
+    whole = "parser = {!r}\ndef make_model(args): ...\ndef make_config(model, args): ..."
+    for name, text in {"a": whole.format("a"), "b": whole.format("b"), "broken": "import no_such_module"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.py").write_text(text)
+    recipes = [load_recipe(str(tmp_path / name / "train.py")) for name in "ab"]
+    assert [sys.modules[recipe.__name__].parser for recipe in recipes] == ["a", "b"]
+    modules = set(sys.modules)
+    with pytest.raises(ImportError):
+        load_recipe(str(tmp_path / "broken" / "train.py"))
+    assert set(sys.modules) == modules

@@ -1,7 +1,7 @@
 import pytest
 
 from rllib_arpo.envs.protocols.tags import TagProtocol
-from rllib_arpo.envs.support.boxes import boxed, boxes, listed, stated
+from rllib_arpo.envs.support.boxes import answers_in_list, boxed, boxes, stated
 from rllib_arpo.envs.tasks.specs import solved
 
 #: A text, what its boxes hold, and the answer of a model that writes it.
@@ -86,4 +86,4 @@ def test_a_gold_answer_is_what_it_states(gold, answer):
     ],
 )
 def test_a_gold_answer_may_be_a_list_of_texts(gold, answers):
-    assert listed(gold) == answers
+    assert answers_in_list(gold) == answers

@@ -60,9 +60,11 @@ def test_xbench_as_it_is_published(tmp_path):
     task = DatasetTask(task="xbench", path=json_lines(tmp_path / "x.jsonl", [record]), split="test")
     question = task.question(0)
     assert (question.messages, question.answers) == ((("user", "谁写的?"),), ("鲁迅",))
-    path = parquet(tmp_path / "plain.parquet", [{**record, "prompt": "Who?!"}])
-    with pytest.raises(DataError, match=r"plain.parquet, row 0: `prompt` is not encrypted with the row's `canary`\.$"):
-        DatasetTask(task="xbench", path=path).question(0)
+    path = parquet(tmp_path / "plain.parquet", [{**record, "prompt": plain} for plain in ("Who?!", "谁写的?")])
+    for row_number in (0, 1):
+        complaint = rf"plain.parquet, row {row_number}: `prompt` is not encrypted with the row's `canary`\.$"
+        with pytest.raises(DataError, match=complaint):
+            DatasetTask(task="xbench", path=path, split="test").question(row_number)
 
 
 @pytest.mark.parametrize(

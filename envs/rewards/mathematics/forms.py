@@ -51,6 +51,7 @@ WORDS = re.compile(r"\(?\s*\\text\{([^{}]*)\}\s*\)?|([A-Za-z]{3,}(?: [A-Za-z]+)*
 _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 #: A unit of one letter without a blank before it; "5m" is a formula unless the gold answer is a plain number.
 _GLUED = re.compile(r"(?<=\d)(?=[mgshL]$)")
+_PYTHONS_J = re.compile(r"(?<=\d)j(?![A-Za-z])")
 _CONSTANT = re.compile(r"\+ ?([cCkK])$")
 _INNER_SPACE = re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])")
 
@@ -73,8 +74,12 @@ def equal(gold: str, answer: str, compare: Compare) -> bool:
 
 
 def _written_as(gold: str, answer: str) -> str:
-    """The answer with the gold's letters for Euler's number (SymPy's E) and the constant of integration (C or c)."""
+    """The answer with the gold's letters for Euler's number (SymPy's E), the constant of integration (C or c), and the
+    imaginary unit (Python's j, if the gold has no j and the answer no i).
+    """
     letters = set(_LETTER.findall(gold))
+    if "j" not in letters and "i" not in _LETTER.findall(answer):
+        answer = _PYTHONS_J.sub("i", answer)
     if "e" in letters and "E" not in letters:
         answer = _LETTER.sub(lambda found: found[0].replace("E", "e"), answer)
     theirs, ours = _CONSTANT.search(gold), _CONSTANT.search(answer)

@@ -20,7 +20,7 @@ _SIGNS = {
     r"\mathbb{N}": "ℕ", r"\mathbb{C}": "ℂ", " cent": "¢", r"\angle ": "∠",
 }  # fmt: skip
 _CHARACTERS = {character: latex for latex, characters in _SIGNS.items() for character in characters}
-_GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (\w+)")
+_GREEK = re.compile(r"GREEK (SMALL|CAPITAL) LETTER (?:FINAL )?(\w+)")
 
 #: A command -> its other names.
 _NAMES = {
@@ -63,7 +63,11 @@ _PLAIN = (
     "sqrt|pi|sin|cos|tan|cot|sec|csc|sinh|cosh|tanh|arcsin|arccos|arctan|log|ln|alpha|beta|gamma|delta|epsilon|zeta"
     "|theta|lambda|mu|rho|sigma|tau|phi|psi|omega"
 )
-_WORD = r"(?<![\\a-zA-Z])({})(?![a-zA-Z])".format
+
+
+def _word(names: str) -> str:
+    """The pattern of one of the names that is a word of its own, and not a command."""
+    return rf"(?<![\\a-zA-Z])({names})(?![a-zA-Z])"
 
 
 def _compiled(*spellings: tuple[str, str]) -> list[tuple[re.Pattern[str], str]]:
@@ -71,42 +75,58 @@ def _compiled(*spellings: tuple[str, str]) -> list[tuple[re.Pattern[str], str]]:
 
 
 _BEFORE_COMMANDS = _compiled(
+    # Vectors in bold.
+    (r"(?<![A-Za-z])(?:\{\\bf ([A-Za-z]) ?\}|\\(?:mathbf|boldsymbol|bm) ?\{ ?([A-Za-z]) ?\})", r"\1\2"),
     (r"\{\\(?:rm|bf|it|sf|tt) ([^{}]*)\}", r"\\text{\1}"),
     (r"\\(?:textcolor|color|hspace) ?\{[^{}]*\}", ""),
 )
 _BEFORE_CALLS = _compiled(
-    (r"smallmatrix", "matrix"), (r"(?<!\\)\\!\s*", ""),
-    (r"(?<!\\)\\[,;: ]|~", " "), (r"\s+", " "),
-    (r"\*\*", "^"),
-    (r"\[ ?(\{[A-Za-z]\w*: [^\[\]]*\}) ?\]", r"\1"),  # Of SymPy's solve(dict=True).
+    (r"smallmatrix", "matrix"),
+    # Spaces.
+    (r"(?<!\\)\\!\s*", ""), (r"(?<!\\)\\[,;: ]|~", " "), (r"\s+", " "),
+    # SymPy's solve(dict=True), and dicts.
+    (r"\[ ?(\{[A-Za-z]\w*: [^\[\]]*\}) ?\]", r"\1"),
     (r"(?:(?<=, )|(?<!\\)(?<=\{)(?<!\\text\{))([A-Za-z]\w*): (?=[^{}<>|\\]*\})", r"\1="),
+    # Functions.
     (rf"\\text ?\{{ ?({_CALLED}) ?\}} ?(?=\()", r"\1"), (rf"\\text ?\{{ ?({_PLAIN}) ?\}}", r"\1"),
     (r"\\sqrt ?\(", "sqrt("), (r"(?<!\\)(sqrt|cbrt) ?(\d+(?:\.\d+)?|[a-z](?![a-z])|\\[a-z]+)", r"\1(\2)"),
+    # Inequalities that SymPy prints.
     (r"\(-oo < \w+\) & | & \(\w+ < oo\)", ""), (r"\(\(([^()<>]*[<>][^()]*)\)\)", r"(\1)"),
     (r"\(([^()]*[<>][^()]*)\) ?& ?\(([^()]*[<>][^()]*)\)", r"\1\\text{ and }\2"),
     (r"\(([^()]*[<>][^()]*)\) ?\| ?\(([^()]*[<>][^()]*)\)", r"\1\\text{ or }\2"),
-    (_WORD("oo|infinity"), r"\\infty "), (_WORD("EmptySet"), r"\\emptyset "),
-    (_WORD("Reals"), r"\\mathbb{R}"), (r"(?<=\d)j(?![A-Za-z])", "i"),
+    # Other signs and names that Python and SymPy print.
+    (r"\*\*", "^"), (_word("oo|infinity"), r"\\infty "), (_word("EmptySet"), r"\\emptyset "),
+    (_word("Reals"), r"\\mathbb{R}"),
 )  # fmt: skip
 _AFTER_CALLS = _compiled(
     (r"\{ ?\{([^{}]*)\} ?\}", r"{\1}"),
-    (r"\^ ?(?:\{ ?)?\\text ?\{ ?o ?\}(?: ?\})?|\^ ?\{ ?(?:\\circ|o) ?\}|\^ ?\\circ|(?<=\d)\^o(?![a-z])", r"^\\circ"),
+    # Degrees.
+    (r"\^ ?(?:\{ ?)?\\text ?\{ ?o ?\}(?: ?\})?|(?<=\d)\^o(?![a-z])", r"^\\circ"),
+    (r"\^ ?\{ ?(?:\^?\\circ|o) ?\}|\^ ?\^?\\circ", r"^\\circ"),
     (r"\^\\circ ?(?:\\text ?\{ ?([CFK]) ?\}|([CFK])(?![A-Za-z]))", r"\\text{ degree \1\2}"),
     # What is upright and no word: a constant, a number, signs.
     (r"\\text ?\{ ?((?:[^{}a-zA-Z\\]|\\[a-zA-Z]+|\\.)*|[^{}a-zA-Z]*\d[^{}]*|[ei]) ?\}", r"\1"),
     (r"\\text ([^\s{])", r"\1"), (r"\{ ?([,:]) ?\}", r"\1"),
+    # Relations and unions.
     (r"(?<=[)\]]) ?U ?(?=[(\[])", r"\\cup "), (r":=", "="),
-    (r"<=", r"\\le "), (r">=", r"\\ge "),
-    (r"!=", r"\\ne "), (r"^\\text\{[^{}]*(?: is| are|[a-z]:):? ?\}", ""),
+    (r"<=", r"\\le "), (r">=", r"\\ge "), (r"!=", r"\\ne "),
+    # Words before an answer, and units.
+    (r"^\\text\{[^{}]*(?: is| are|[a-z]:):? ?\}", ""),
     (r"\\frac ?\{ ?\\text\{([^{}]*)\} ?\} ?\{ ?\\text\{([^{}]*)\}((?:\^\d)?) ?\}", r"\\text{\1/\2\3}"),
     (r"(\\text\{(?! ?(?:or|and) ?\})[^{}]*)\} ?(?:(/)|\\cdot)? ?\\text\{(?! ?(?:or|and) ?\})([^{}]*\})", r"\1 \2\3"),
+    # Times and ratios.
     (r"(?:(?<=:\d\d)| |(?=\\text)) ?(?:\\text\{ ?)?([apAP])\.?[mM]\.? ?\}?$", r"\\text{ \1m}"),
     (r"o'clock", "oclock"), (r"(?<=\d) to (?=\d)", ":"),
-    (r"\^ ?(-\d+|\d\d+)", r"^{\1}"), (r"\\dot ?\{?(\d)\}? ?(\d*) ?\\dot ?\{?(\d)\}?", r"\\overline{\1\2\3}"),
+    # Powers, and thousands before a name.
+    (r"\^ ?(-\d+|\d\d+)", r"^{\1}"),
+    (r"(?<![\d,(\[{])(\d{1,3}),(\d{3})(?= ?(?:\\pi|\\sqrt|[a-z]))", r"\1\2"),
+    # Repeating decimals.
+    (r"\\dot ?\{?(\d)\}? ?(\d*) ?\\dot ?\{?(\d)\}?", r"\\overline{\1\2\3}"),
     (r"(?<=[\d.]) ?\\(?:bar|dot|overline) ?\{? ?(\d+) ?\}?", r"\\overline{\1}"),
-    (r"(\.\d*)\((\d+)\)", r"\1\\overline{\2}"),
-    (r"(?<![\d,(\[{])(\d{1,3}),(\d{3})(?= ?(?:\\pi|\\sqrt|[a-z]))", r"\1\2"), (r"\.\.\.", r"\\ldots"),
-    (r"(\.\d{0,20}?)(\d{1,9}?)\2{1,20} ?\\ldots", r"\1\\overline{\2}"), (_WORD(_PLAIN), r"\\\1"),
+    (r"(\.\d*)\((\d+)\)", r"\1\\overline{\2}"), (r"\.\.\.", r"\\ldots"),
+    (r"(\.\d{0,20}?)(\d{1,9}?)\2{1,20} ?\\ldots", r"\1\\overline{\2}"),
+    # Functions and sets.
+    (_word(_PLAIN), r"\\\1"),
     (r"\\abs ?\{([^{}]*)\}", r"|\1|"), (r"\{ ?([^{}]+?) ?\\choose ?([^{}]+?) ?\}", r"\\binom{\1}{\2}"),
     (r"\\\{ ?\\\}", r"\\emptyset "),
     (r"\[(?= ?-\\infty)", "("),  # Infinite ends are open.
@@ -150,7 +170,7 @@ def _character(character: str) -> str:
     if character.isascii() or character in _CHARACTERS:
         return _CHARACTERS.get(character, character)
     if greek := _GREEK.fullmatch(unicodedata.name(character, "")):
-        name = greek[2].replace("LAMDA", "LAMBDA").replace("FINAL SIGMA", "SIGMA")
+        name = greek[2].replace("LAMDA", "LAMBDA")
         return f"\\{name.lower() if greek[1] == 'SMALL' else name.title()} "
     usual = unicodedata.normalize("NFKC", character)
     kind = unicodedata.decomposition(character).partition(" ")[0]

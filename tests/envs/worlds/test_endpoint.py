@@ -142,7 +142,7 @@ def test_messages_as_templates_take_them():
     assert request.messages == (
         {"role": "system", "content": "Add."},
         {"role": "assistant", "content": "",
-         "tool_calls": [{"type": "function", "function": {"name": "add", "arguments": {"n": 1}}}]},
+         "tool_calls": [{"id": "a", "type": "function", "function": {"name": "add", "arguments": {"n": 1}}}]},
         {"role": "tool", "content": "1", "name": "add", "tool_call_id": "a"},
     )  # fmt: skip
     assert request.functions == ()
