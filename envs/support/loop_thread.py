@@ -36,8 +36,8 @@ class LoopThread:
         """Does the same from a thread without a loop.
 
         Raises:
-            TimeoutError: after `timeout_s` seconds; the coroutine is cancelled. A second later the wait ends, even if it
-                blocks the loop.
+            TimeoutError: after `timeout_s` seconds; the coroutine is cancelled. A second later the wait ends even if
+                it blocks the loop.
         """
         future = asyncio.run_coroutine_threadsafe(_within(coroutine, timeout_s), self.loop)
         return future.result(timeout_s + 1.0 if math.isfinite(timeout_s) else None)
