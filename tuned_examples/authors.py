@@ -96,6 +96,9 @@ def gpu_recipe_parser(num_learners: int, num_env_runners: int, stop_iters: int) 
         help="a fraction shares the GPU; on several GPUs each holds a part of the model",
     )
     parser.add_argument("--max-response-tokens", type=int, help="of a trajectory; default: the recipe's")
+    parser.add_argument(
+        "--no-thinking", action="store_true", help="no thoughts before calls and answers, for Qwen3 and Qwen3.5"
+    )
     return add_arm_args(parser)
 
 
@@ -179,9 +182,10 @@ def authors_config(
     )
     if config.questions_per_minibatch >= config.questions_per_batch and config.num_epochs == 1:
         config.training(dual_clip=None)  # A single step clips nothing.
-    config.environment(
-        "ToolEnv-v0", env_config={"task": task, "path": args.data, "tools": tools, "protocol": "tags_with_thought"}
-    )
+    questions = {"task": task, "path": args.data, "tools": tools, "protocol": "tags_with_thought"}
+    if args.no_thinking:
+        questions |= {"protocol": "tags", "chat_template_kwargs": {"enable_thinking": False}}
+    config.environment("ToolEnv-v0", env_config=questions)
     config.language_model(model_name_or_path=model, max_context_tokens=max_prompt_tokens + max_response_tokens)
     config.adaptive_rollout(max_tool_calls=max_tool_calls)
     _place(config, args)

@@ -1,4 +1,4 @@
-"""ARPO on questions of mathematics and knowledge with the authors' settings, for models from 3B to 8B.
+"""ARPO on questions of mathematics and knowledge with the authors' settings, for models from 3B to 9B.
 
 Training starts from a cold-started model: first fine-tune one of these on tool-use transcripts, then name it by
 `--model`. The settings are the same for all; the GPUs and the memory for training differ:
@@ -7,6 +7,8 @@ Training starts from a cold-started model: first fine-tune one of these on tool-
     Qwen/Qwen2.5-3B-Instruct            8 of 40 GB     49 GB
     Qwen/Qwen2.5-7B-Instruct            8 of 80 GB    122 GB
     meta-llama/Llama-3.1-8B-Instruct    8 of 80 GB    128 GB
+    Qwen/Qwen3.5-4B                     8 of 80 GB     67 GB
+    Qwen/Qwen3.5-9B                     8 of 80 GB    143 GB
 
     rllib-arpo cold-start --model Qwen/Qwen2.5-3B-Instruct --data transcripts.jsonl --output qwen3b \\
         --gradient-checkpointing --batch-size 1 --gradient-accumulation 16

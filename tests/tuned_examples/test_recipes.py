@@ -142,6 +142,13 @@ def test_an_option_without_effect_or_that_does_not_fit_is_refused(name, argv, me
     assert str(raised.value) == message
 
 
+def test_thoughts_are_switched_off_in_template_and_protocol(build):
+    config = build("reasoning_arpo", "--no-thinking")
+    assert config.env_config["protocol"] == "tags"
+    assert config.env_config["chat_template_kwargs"] == {"enable_thinking": False}
+    assert build("reasoning_arpo").env_config["protocol"] == "tags_with_thought"
+
+
 def test_evaluation_asks_held_out_questions(build, data):
     asked = {
         "trails_small_arpo": (["--form", "late"], {"seed": 3, "form": "late", "split": "test"}),
