@@ -74,6 +74,8 @@ def make_config(model: str, args) -> ARPOConfig:
             evaluation_config={"env_config": {"split": "test"}, "num_envs_per_env_runner": 32},
         )
         .callbacks([DecisiveSteps, EvaluationTranscripts])
+        # Few questions are asked: the pages show all of them.
+        .reporting(record_share=1.0 if args.record_share is None else args.record_share)
         .debugging(seed=args.seed)
     )
 
