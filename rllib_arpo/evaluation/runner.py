@@ -162,6 +162,8 @@ def ask_model(
         for arm, stored, numbers in missing:
             print(f"{arm.task}, {arm.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
             rollout = arm.rollout_settings(settings)
+            if isinstance(engine, ScriptedEngine):
+                engine.play(arm.first_env)
             in_record = stated(arm.model.name, rollout) | {VOCAB_SIZE: engine.vocab_size}
             progress = RolloutProgress(f"{arm.task}, {arm.label}", progress_mode())
             progress.begin(len(numbers))
@@ -194,8 +196,6 @@ def ask(
         RuntimeError: the environment failed outside any trajectory; the message has the traceback.
     """
     env = arm.first_env
-    if isinstance(engine, ScriptedEngine):
-        engine.play(env)
     others = (env.another() for _ in range(min(in_flight, len(numbers)) - 1))
     envs = [env, *(other for other in others if other is not None)]
     with QuestionLoop(engine, thread, on_progress) as loop:

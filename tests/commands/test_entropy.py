@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from rllib_arpo import commands
 from rllib_arpo.commands.entropy import SUMMARY
@@ -206,6 +207,12 @@ def test_the_same_command_asks_nothing_again_and_other_settings_are_refused(
         "tools arithmetic with samples=4, not 2: use the old setting, or name another --output."
         in capsys.readouterr().err
     )
+
+
+def test_the_vocabulary_is_the_tokenizers_if_the_scripted_engine_calls_the_tools(model_folder, tmp_path):
+    assert commands.main(entropy_command(model_folder, tmp_path, engine_kwargs="{}", limit="2")) == 0
+    vocab_size = len(AutoTokenizer.from_pretrained(model_folder))
+    assert json.loads((tmp_path / SUMMARY).read_text())["vocab_size"] == vocab_size
 
 
 def test_a_model_that_calls_no_tool(model_folder, tmp_path, capsys):
