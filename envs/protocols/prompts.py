@@ -19,6 +19,8 @@ PLAIN_NAMES = {"user": "Question", "assistant": "Answer"}
 CUT = "\ufdd0"
 #: Placeholders for messages of these roles while a template is rendered.
 SYSTEM, USER, ASSISTANT = "\ue000system\ue001", "\ue000user\ue001", "\ue000assistant\ue001"
+#: Placeholder for the assistant's text in the message of this number.
+_SAID = "\ue000{}\ue001"
 _EMPTY_THOUGHT = re.compile(rf"<{THINK}>\s*</{THINK}>\s*$")
 #: The last tokens of what a model reads; a template that opens a thought does it there.
 _TAIL = 16
@@ -85,15 +87,11 @@ class Chat:
         if len(messages) > 1 and [m["role"] for m in messages[:2]] == ["system", "user"] and not self._takes_system:
             system, asked, *others = messages
             messages = [{**asked, "content": f"{system['content']}\n\n{asked['content']}"}, *others]
-        said = {f"\ue000{i}\ue001": m["content"] for i, m in enumerate(messages) if m["role"] == "assistant"}
-        said = {marker: text for marker, text in said.items() if text}
-        opaque = [
-            {**m, "content": mark if (mark := f"\ue000{i}\ue001") in said else m["content"]}
-            for i, m in enumerate(messages)
-        ]
+        said = {i: m["content"] for i, m in enumerate(messages) if m["role"] == "assistant" and m["content"]}
+        opaque = [{**m, "content": _SAID.format(i)} if i in said else m for i, m in enumerate(messages)]
         rendered = self._apply(opaque, tools, generation_prompt)
-        for marker, text in said.items():
-            rendered = rendered.replace(marker, text)
+        for i, text in said.items():
+            rendered = rendered.replace(_SAID.format(i), text)
         return rendered
 
     def _apply(self, messages: Sequence[Message], tools: Sequence[Message] = (), generation_prompt: bool = True) -> str:

@@ -134,7 +134,7 @@ class TagProtocol(Protocol):
     def turn(self, chat: Chat, text: str, name: str, arguments: Mapping[str, Any]) -> str:
         if name not in self.available:
             raise ValueError(f"it calls {name!r}, which is not one of its tools")
-        tool, texts = self.available[name], [json.dumps(value, ensure_ascii=False) for value in (arguments,)]
+        tool, texts = self.available[name], [json.dumps(arguments, ensure_ascii=False)]
         tool.check(arguments)
         if len(tool.parameters) == len(arguments) == 1:
             (value,) = arguments.values()
@@ -142,12 +142,10 @@ class TagProtocol(Protocol):
         for argument in texts:
             turn = (f"{text}\n" if text else "") + f"<{name}> {argument} </{name}>"
             read = self.parse(turn)
+            if not isinstance(read, CallRequest) or read.name != name:
+                continue
             with contextlib.suppress(ToolError):
-                if (
-                    isinstance(read, CallRequest)
-                    and read.name == name
-                    and (read_argument(tool, read.argument) == read_argument(tool, arguments))
-                ):
+                if read_argument(tool, read.argument) == read_argument(tool, arguments):
                     return turn
         raise ValueError(f"the tags of {name!r} cannot hold its call ({argument!r:.100})")
 

@@ -158,7 +158,7 @@ def split_transcript(chat: Chat, transcript: Transcript, protocol: str | None = 
         ValueError: the template or the protocol cannot write the transcript, or the assistant says nothing somewhere.
         TemplateError: the template refuses these messages.
     """
-    functions = transcript.functions
+    functions: Sequence[Message] = mapped(transcript.functions, chat.shield)
     conversation = list(transcript.messages)
     writer = None
     if transcript.has_calls:
@@ -174,7 +174,10 @@ def split_transcript(chat: Chat, transcript: Transcript, protocol: str | None = 
             reads.append([])
         else:
             reads[-1].append(part)
-    segments = [Segment(chat.render(reads[0], mapped(functions, chat.shield)), False)]
+    later = [message for messages in reads[1:] for message in messages]
+    for role, name in dict.fromkeys((message["role"], message.get("name", "")) for message in later):
+        check_goes_on(chat, functions, role, name)
+    segments = [Segment(chat.render(reads[0], functions), False)]
     for one, following in zip(said, [*reads[1:-1], None], strict=True):
         segments += _opened(chat, segments[-1].text, one.pieces)
         if one.ends:
@@ -298,9 +301,7 @@ def _between(
     """The token that ends a turn, and what the model reads then; `messages` is None after the last turn."""
     after = ""
     if messages is not None:
-        for message in messages:
-            check_goes_on(chat, functions, message["role"], message.get("name", ""))
-        after = after_turn(chat, mapped(functions, chat.shield), *messages)
+        after = after_turn(chat, functions, *messages)
     end = end_of_turn(chat) if messages is None else special_beginning(chat, after)
     if not end and (messages is None or not chat.has_template):
         end = chat.tokenizer.eos_token or ""

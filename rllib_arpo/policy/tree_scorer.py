@@ -52,7 +52,7 @@ class TreeScorer(nn.Module):
             mixture = num_experts(self.causal_lm.config) > 0
             for layer in self.causal_lm.get_decoder().layers:
                 # All layers share one compiled function, for passes of any length.
-                part = getattr(layer, "self_attn", None) or layer.linear_attn if mixture else layer
+                part = (getattr(layer, "self_attn", None) or layer.linear_attn) if mixture else layer
                 part.compile(dynamic=True)
 
     def forward(

@@ -4,6 +4,7 @@ They write what the published templates of these models write; how it is put tog
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 
 from tests.helpers.models import byte_tokenizer
 
@@ -152,6 +153,9 @@ _OLMO = (
     "{% if not loop.last or m.role != 'assistant' %}\n{% endif %}"
 )
 _HEADER = "<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+_gemma = partial(
+    Family, special=("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>"), end="<end_of_turn>", system=False
+)
 #: Ids, headers and thoughts as in the published templates; the texts are shorter.
 FAMILIES = {
     "qwen2.5": Family(template=QWEN25, calls=""),
@@ -197,18 +201,8 @@ FAMILIES = {
         lead=" ",
         replies="changes what it has written before a turn when a message of the role 'user' follows",
     ),
-    "gemma 2": Family(
-        template=_rounds(_GEMMA, "<start_of_turn>model\n", "<bos>" + _NO_SYSTEM),
-        special=("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>"),
-        end="<end_of_turn>",
-        system=False,
-    ),
-    "gemma 3": Family(
-        template=_rounds(_GEMMA, "<start_of_turn>model\n", "<bos>"),
-        special=("<bos>", "<start_of_turn>", "<end_of_turn>", "<eos>"),
-        end="<end_of_turn>",
-        system=False,
-    ),
+    "gemma 2": _gemma(template=_rounds(_GEMMA, "<start_of_turn>model\n", "<bos>" + _NO_SYSTEM)),
+    "gemma 3": _gemma(template=_rounds(_GEMMA, "<start_of_turn>model\n", "<bos>")),
     "phi 3": Family(
         template=_rounds(
             "{% if m.role != 'system' %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endif %}", "<|assistant|>\n"

@@ -141,6 +141,19 @@ SUMS = {"questions": [APPLES, TRAIN, EGGS], "answers": [("5",), ("1,200",), ("-2
 LAMP, CHAIR, CUP = "What does the lamp cost?", "What does the chair cost?", "What does the cup cost?"
 PRICES = {"questions": [LAMP, CHAIR, CUP], "answers": [("12 euros",), ("80 euros",), ("3 euros",)]}
 
+
+def olympiad(question: str, answer: str) -> dict[str, str]:
+    """The columns that NuminaMath-1.5 and OpenR1-Math share."""
+    return {
+        "problem": question,
+        "solution": "Long.",
+        "answer": answer,
+        "problem_type": "Algebra",
+        "question_type": "math-word-problem",
+        "source": "olympiads",
+    }
+
+
 PUBLISHED = {
     "verl's GSM8K": Published(
         "parquet",
@@ -260,17 +273,7 @@ PUBLISHED = {
         "math",
         "math",
         [
-            {
-                "problem": q,
-                "solution": "Long.",
-                "answer": a,
-                "problem_type": "Algebra",
-                "question_type": "math-word-problem",
-                "problem_is_valid": "Yes",
-                "solution_is_valid": "Yes",
-                "source": "olympiads",
-                "synthetic": False,
-            }
+            olympiad(q, a) | {"problem_is_valid": "Yes", "solution_is_valid": "Yes", "synthetic": False}
             for q, a in ASKED
         ],
         **MATHEMATICS,
@@ -279,13 +282,8 @@ PUBLISHED = {
         "math",
         "math",
         [
-            {
-                "problem": q,
-                "solution": "Long.",
-                "answer": a,
-                "problem_type": "Algebra",
-                "question_type": "math-word-problem",
-                "source": "olympiads",
+            olympiad(q, a)
+            | {
                 "uuid": f"586fd646-{i}",
                 "is_reasoning_complete": [True, True],
                 "generations": ["<think>One</think>", "<think>Two</think>"],

@@ -7,7 +7,6 @@ the last few tokens, and the delta rule. Only these two are replaced, in the mod
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
 import sys
 from collections.abc import Callable, Sequence
@@ -164,7 +163,9 @@ def tree_rule(
 
 def _takes_sequences(tensor: Tensor) -> bool:
     """Whether transformers has replaced the rule by flash-linear-attention's, which takes several sequences."""
-    return tensor.is_cuda and importlib.util.find_spec("fla") is not None
+    from transformers.utils import is_flash_linear_attention_available
+
+    return tensor.is_cuda and is_flash_linear_attention_available()
 
 
 def _at_once(

@@ -7,6 +7,7 @@ compare them).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -89,11 +90,11 @@ def plan_pass(
 ) -> PassPlan:
     """Plans a pass for all layers of a model; see `plan_tree`."""
     ends = _ends(end)
-    whole = plan_tree(end, dtype, kernel)
-    longest = int(depths(ends).max(initial=0)) + 1 if kinds.windows else 0
-    attention: dict[int | None, PlannedPass] = {None: whole}
-    for window in kinds.windows:
-        attention[window] = whole if window >= longest else plan_tree(end, dtype, kernel, window)
+    plan = partial(_plan, ends, dtype, end.device, kernel)
+    attention: dict[int | None, PlannedPass] = {None: plan(None)}
+    if kinds.windows:
+        longest = int(depths(ends).max(initial=0)) + 1
+        attention |= {window: attention[None] if window >= longest else plan(window) for window in kinds.windows}
     states = None if kinds.reach is None else StatePlan.plan(ends, kinds.reach, end.device)
     return PassPlan(attention, states)
 
@@ -115,8 +116,12 @@ def plan_tree(
     Raises:
         ValueError: the ranges [t, end[t]) are not nested, so `end` describes no tree; or the kernel does not run here.
     """
-    name = choose_kernel(kernel, dtype, end.device.type)
-    return PlannedPass.of(TREE_KERNELS[name].plan(_ends(end), dtype, end.device, window))
+    return _plan(_ends(end), dtype, end.device, kernel, window)
+
+
+def _plan(ends: np.ndarray, dtype: torch.dtype, device: torch.device, kernel: str, window: int | None) -> PlannedPass:
+    """`plan_tree`, with ends that are on the CPU already."""
+    return PlannedPass.of(TREE_KERNELS[choose_kernel(kernel, dtype, device.type)].plan(ends, dtype, device, window))
 
 
 def _ends(end: torch.Tensor) -> np.ndarray:
