@@ -24,7 +24,7 @@ _SAID = "\ue000{}\ue001"
 _EMPTY_THOUGHT = re.compile(rf"<{THINK}>\s*</{THINK}>\s*$")
 #: The last tokens of what a model reads; a template that opens a thought does it there.
 _TAIL = 16
-#: Texts behind which another text is tokenised; one of them does not merge with it.
+#: What `behind` puts before a text instead, if the first tokens of the text merge with `last`.
 _BEFORE = (".", "\n", "a", "0", ">")
 
 #: A message for chat templates: {"role": ..., "content": ...}, with "tool_calls" or "name" for calls of tools.
@@ -115,7 +115,7 @@ class Chat:
 
     @functools.cached_property
     def lead(self) -> str:
-        """White space that the template writes between its prompt and the assistant's text, as the model does then."""
+        """White space that the template, and so the model, writes between the prompt and the assistant's text."""
         asked: list[Message] = [{"role": "user", "content": USER}]
         begin, whole = self.render(asked), [*asked, {"role": "assistant", "content": ASSISTANT}]
         before = _EMPTY_THOUGHT.sub("", self.render(whole, generation_prompt=False).partition(ASSISTANT)[0])
@@ -197,7 +197,7 @@ def encode_part(tokenizer: Any, text: str) -> list[int]:
 
 
 def behind(tokenizer: Any, text: str, last: str = "") -> list[int]:
-    """The token ids of a text as the tokenizer encodes it behind another text (`last`), where it begins no new one."""
+    """The token ids of `text` behind `last`. Alone, many tokenizers would put a blank or a marker before it."""
     for before in filter(None, (last, *_BEFORE)):
         ids, both = encode_part(tokenizer, before), encode_part(tokenizer, before + text)
         if both[: len(ids)] == ids and tokenizer.unk_token_id not in ids:

@@ -24,7 +24,7 @@ from rllib_arpo.envs.worlds.world import Opening
 #: Placeholder for the text of a message that follows a turn.
 REPLY = "\ue000reply\ue001"
 _THOUGHT = re.compile(rf"<{THINK}>.*?</{THINK}>", re.DOTALL)
-#: How templates begin a turn, beside its header: with a thought, open or empty, which they need not repeat later.
+#: The thought, open or empty, with which a template may begin a turn. It may leave it out once the turn has ended.
 _BEGUN = re.compile(rf"\s*(<{THINK}>\s*(</{THINK}>\s*)?)?$")
 
 
@@ -208,7 +208,7 @@ def after_turn(chat: Chat, functions: Sequence[Mapping[str, Any]], *messages: Me
 
 
 def check_goes_on(chat: Chat, functions: Sequence[Mapping[str, Any]], role: str, name: str = "") -> None:
-    """Checks that the template goes on where its prompt and a turn end, if it has a message of `role` after the turn.
+    """Checks that the template only adds text when a message of `role` follows a turn: what the model has read stays.
 
     Args:
         name: of the tool, where the message is a tool's.

@@ -21,7 +21,7 @@ from rllib_arpo.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
 
-#: What limits a completion, which models for reasoning refuse or call by the last of these names.
+#: Parameters that an endpoint may refuse. Reasoning models call `max_tokens` by the last of these names.
 _OPTIONAL = ("temperature", "max_tokens", "max_completion_tokens")
 
 

@@ -30,7 +30,7 @@ _USUAL_LETTERS = _UsualLetters()
 def usual_letters(text: str) -> str:
     """`text` with one form for letters and digits that have several: wide or narrow, composed or decomposed.
 
-    Raised, lowered and circled ones and fractions stay ("x²" is not "x2"), and so does whatever is no letter or digit.
+    Raised, lowered and circled ones and fractions stay ("x²" is not "x2"), and so do all other characters.
     """
     if unicodedata.is_normalized("NFKC", text):
         return text
