@@ -16,7 +16,7 @@ from rllib_arpo.core.branching import (
 from rllib_arpo.core.credit import CREDITS
 from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS, ENTROPY_NORMALIZATIONS
 from rllib_arpo.engine.engine import RECORD_ENTROPIES
-from rllib_arpo.options.option import Need, Option, Reader
+from rllib_arpo.options.option import Need, Reader, option
 from rllib_arpo.options.rules import (
     FINITE,
     POSITIVE,
@@ -49,38 +49,34 @@ def _chooses_without_entropy(branching: str) -> bool:
 
 
 ADAPTIVE_ROLLOUT = {
-    "num_rollouts": Option(
+    "num_rollouts": option(
         16,
         "M: trajectories per question.",
         at_least(1),
         Reader.SAMPLING,
-        needs=(
-            Need(
-                "baseline={baseline!r} compares a question's trajectories; take more, or baseline='batch'",
-                lambda c: c.in_evaluation or c.baseline not in CREDITS or c.num_rollouts > 1,
-                {"num_rollouts": 1, "branching": "never"},
-            ),
+        Need(
+            "baseline={baseline!r} compares a question's trajectories; take more, or baseline='batch'",
+            lambda c: c.in_evaluation or c.baseline not in CREDITS or c.num_rollouts > 1,
+            {"num_rollouts": 1, "branching": "never"},
         ),
     ),
-    "num_initial_rollouts": Option(
+    "num_initial_rollouts": option(
         8,
         "N: how many start at the prompt; the other M - N are forks or top-ups.",
         at_least(1),
         Reader.SAMPLING,
-        needs=(
-            Need(
-                "must not exceed num_rollouts={num_rollouts}",
-                lambda c: c.branching == "never" or c.num_initial_rollouts <= c.num_rollouts,
-                {"num_rollouts": 4},
-            ),
-            Need(
-                "leaves none of num_rollouts={num_rollouts} for forks; lower it, or set branching='never'",
-                lambda c: c.branching == "never" or c.num_initial_rollouts != c.num_rollouts or _monitors(c),
-                {"num_rollouts": 8},
-            ),
+        Need(
+            "must not exceed num_rollouts={num_rollouts}",
+            lambda c: c.branching == "never" or c.num_initial_rollouts <= c.num_rollouts,
+            {"num_rollouts": 4},
+        ),
+        Need(
+            "leaves none of num_rollouts={num_rollouts} for forks; lower it, or set branching='never'",
+            lambda c: c.branching == "never" or c.num_initial_rollouts != c.num_rollouts or _monitors(c),
+            {"num_rollouts": 8},
         ),
     ),
-    "branching": Option(
+    "branching": option(
         FORK_RULE.branching,
         'which tool responses fork. "threshold": those with P > tau. "probability": each with probability P. "random" '
         '(control): each with `random_fork_probability`. "permuted" (control with equal depths): each if a random '
@@ -88,156 +84,137 @@ ADAPTIVE_ROLLOUT = {
         "(GRPO).",
         name_in(BRANCHING_RULES),
         Reader.SAMPLING,
-        needs=(
-            Need(
-                "with max_tool_calls=0 there is no tool response to fork at; set branching='never'",
-                lambda c: c.branching == "never" or c.max_tool_calls > 0,
-                {"max_tool_calls": 0},
-            ),
+        Need(
+            "with max_tool_calls=0 there is no tool response to fork at; set branching='never'",
+            lambda c: c.branching == "never" or c.max_tool_calls > 0,
+            {"max_tool_calls": 0},
         ),
     ),
-    "branch_width": Option(
+    "branch_width": option(
         FORK_RULE.branch_width,
         'Z: children per fork; "wide": (M - N) / N, rounded up, so the first forks share the whole budget.',
         or_name(at_least(1), WIDE),
         Reader.FORKS,
-        needs=(
-            Need(
-                "does not work with pre_monitoring_sensitivity, which gives each question its own N; set a number",
-                lambda c: c.branch_width != WIDE or not _monitors(c),
-                {"branch_width": "wide", "pre_monitoring_sensitivity": 1.0},
-            ),
-            # The rule "probability" draws for every child.
-            Need(
-                "must be less than num_rollouts={num_rollouts}",
-                lambda c: c.branch_width == WIDE or c.branch_width < c.num_rollouts,
-                {"branch_width": 16},
-            ),
+        Need(
+            "does not work with pre_monitoring_sensitivity, which gives each question its own N; set a number",
+            lambda c: c.branch_width != WIDE or not _monitors(c),
+            {"branch_width": "wide", "pre_monitoring_sensitivity": 1.0},
+        ),
+        # The rule "probability" draws for every child.
+        Need(
+            "must be less than num_rollouts={num_rollouts}",
+            lambda c: c.branch_width == WIDE or c.branch_width < c.num_rollouts,
+            {"branch_width": 16},
         ),
     ),
-    "entropy_window": Option(20, "k: how many tokens after a tool response are compared.", at_least(1)),
-    "entropy_estimator": Option(
+    "entropy_window": option(20, "k: how many tokens after a tool response are compared.", at_least(1)),
+    "entropy_estimator": option(
         "exact",
         '"exact": over the whole vocabulary; "top_k": over the ten likeliest tokens (the authors\' code).',
         name_in(ENTROPY_ESTIMATORS),
     ),
-    "entropy_normalization": Option(
+    "entropy_normalization": option(
         "sum_log_vocab",
         'units of the window\'s entropy. "sum_log_vocab": sum / ln V (the authors\' code); "mean_log_vocab": '
         'mean / ln V; "vocab": sum / V (the paper).',
         name_in(ENTROPY_NORMALIZATIONS),
     ),
-    "entropy_baseline": Option(
+    "entropy_baseline": option(
         "initial",
         'reference for the entropy after a tool response. "initial" (the paper): the root\'s first tokens; "running": '
         "the mean after the same tool in earlier questions.",
         one_of("initial", "running"),
-        needs=(
-            Need(
-                "branching={branching!r} does not use the entropy; leave entropy_baseline='initial'",
-                lambda c: (
-                    c.branching == "never"
-                    or c.entropy_baseline != "running"
-                    or reads_p(c.branching)
-                    or c.budget_allocation in RANKED
-                ),
-                {"entropy_baseline": "running", "branching": "always"},
+        Reader.ROLLOUT,
+        Need(
+            "branching={branching!r} does not use the entropy; leave entropy_baseline='initial'",
+            lambda c: (
+                c.branching == "never"
+                or c.entropy_baseline != "running"
+                or reads_p(c.branching)
+                or c.budget_allocation in RANKED
             ),
+            {"entropy_baseline": "running", "branching": "always"},
         ),
     ),
-    "entropy_baseline_questions": Option(
+    "entropy_baseline_questions": option(
         None,
         'how many earlier questions "running", "permuted", branch_threshold="auto" and pre-monitoring use; None: '
         "`questions_per_batch`.",
         optional(at_least(1)),
         Reader.TRAINING,
-        needs=(
-            Need(
-                "nothing uses earlier questions; set entropy_baseline='running', branching='permuted', "
-                "branch_threshold='auto' or a pre_monitoring_sensitivity",
-                lambda c: (
-                    c.branching == "never" or c.entropy_baseline_questions is None or _follows_earlier_questions(c)
-                ),
-                {"entropy_baseline_questions": 9},
-            ),
+        Need(
+            "nothing uses earlier questions; set entropy_baseline='running', branching='permuted', "
+            "branch_threshold='auto' or a pre_monitoring_sensitivity",
+            lambda c: c.branching == "never" or c.entropy_baseline_questions is None or _follows_earlier_questions(c),
+            {"entropy_baseline_questions": 9},
         ),
     ),
-    "record_entropies": Option(
+    "record_entropies": option(
         "windows",
         'which entropies are kept. "windows": each turn\'s first k tokens, which decide forks; "all": all generated '
         "tokens.",
         name_in(RECORD_ENTROPIES),
     ),
-    "branch_base_probability": Option(
+    "branch_base_probability": option(
         FORK_RULE.branch_base_probability,
         "alpha in P = alpha + beta * dH.",
         PROBABILITY,
         Reader.FORKS,
     ),
-    "branch_entropy_weight": Option(FORK_RULE.branch_entropy_weight, "beta in P.", POSITIVE, Reader.FORKS),
-    "branch_threshold": Option(
+    "branch_entropy_weight": option(FORK_RULE.branch_entropy_weight, "beta in P.", POSITIVE, Reader.FORKS),
+    "branch_threshold": option(
         FORK_RULE.branch_threshold,
         'tau: a response forks if P exceeds it. "auto": the tau that `branch_share` of the tool responses in the last '
         "`entropy_baseline_questions` questions exceed.",
         or_name(FINITE, AUTO),
         Reader.FORKS,
-        needs=(
-            Need(
-                "entropy_baseline='running' follows the run already; set a number",
-                lambda c: c.branch_threshold != AUTO or c.entropy_baseline != "running",
-                {"branch_threshold": "auto", "entropy_baseline": "running"},
-            ),
+        Need(
+            "entropy_baseline='running' follows the run already; set a number",
+            lambda c: c.branch_threshold != AUTO or c.entropy_baseline != "running",
+            {"branch_threshold": "auto", "entropy_baseline": "running"},
         ),
     ),
-    "branch_share": Option(
+    "branch_share": option(
         None,
         f'for branch_threshold="auto": share of tool responses that fork while forks are left; None: {AUTO_SHARE}.',
         optional(number("a number between 0 and 1", lambda value: 0 < value < 1)),
         Reader.TRAINING,
-        needs=(
-            Need(
-                "only branch_threshold='auto' reads it",
-                lambda c: c.branching == "never" or c.branch_share is None or c.branch_threshold == AUTO,
-                {"branch_share": 0.3},
-            ),
+        Need(
+            "only branch_threshold='auto' reads it",
+            lambda c: c.branching == "never" or c.branch_share is None or c.branch_threshold == AUTO,
+            {"branch_share": 0.3},
         ),
     ),
-    "random_fork_probability": Option(
+    "random_fork_probability": option(
         FORK_RULE.random_fork_probability,
         'for branching="random": probability of a fork.',
         optional(PROBABILITY),
         Reader.FORKS,
-        needs=(
-            Need(
-                "branching={branching!r} needs a probability, which has no default",
-                lambda c: (
-                    c.random_fork_probability is not None or c.branching not in rules_with("random_fork_probability")
-                ),
-                {"branching": "random"},
-            ),
+        Need(
+            "branching={branching!r} needs a probability, which has no default",
+            lambda c: c.random_fork_probability is not None or c.branching not in rules_with("random_fork_probability"),
+            {"branching": "random"},
         ),
     ),
-    "consecutive_fork_penalty": Option(
+    "consecutive_fork_penalty": option(
         FORK_RULE.consecutive_fork_penalty,
         "c in AEPO's factor 1 - min(c l, 1) on P, where the l nodes directly above forked.",
         PROBABILITY,
         Reader.FORKS,
-        needs=(
-            Need(
-                "budget_allocation={budget_allocation!r} may decide a node before the nodes above it; set 0",
-                lambda c: not c.consecutive_fork_penalty or c.budget_allocation not in OVER_TREE,
-                {"consecutive_fork_penalty": 0.1, "budget_allocation": "ranked_over_tree"},
-            ),
+        Need(
+            "budget_allocation={budget_allocation!r} may decide a node before the nodes above it; set 0",
+            lambda c: not c.consecutive_fork_penalty or c.budget_allocation not in OVER_TREE,
+            {"consecutive_fork_penalty": 0.1, "budget_allocation": "ranked_over_tree"},
         ),
     ),
-    "pre_monitoring_sensitivity": Option(
+    "pre_monitoring_sensitivity": option(
         None,
         "beta in AEPO's N = M sigma(beta (H_root - H_tool)) for each question, from batch 2 + `max_weight_lag` on; "
         "None: always `num_initial_rollouts`.",
         optional(POSITIVE),
         Reader.FORKS,
     ),
-    "budget_allocation": Option(
+    "budget_allocation": option(
         "first_come",
         'which nodes fork if the budget is short. "first_come": the first. "ranked": a turn\'s largest rises, once all '
         "the question's live trajectories have passed the turn. \"ranked_over_tree\": the question's largest rises, "
@@ -245,43 +222,40 @@ ADAPTIVE_ROLLOUT = {
         "at the same moment (Tree-GRPO).",
         name_in(BUDGET_ALLOCATIONS),
         Reader.FORKS,
-        needs=(
-            Need(
-                "ranks by entropy, which branching={branching!r} must ignore; use 'first_come'",
-                lambda c: c.budget_allocation not in RANKED or not _chooses_without_entropy(c.branching),
-                {"budget_allocation": "ranked", "branching": "random", "random_fork_probability": 0.5},
-            ),
+        Need(
+            "ranks by entropy, which branching={branching!r} must ignore; use 'first_come'",
+            lambda c: c.budget_allocation not in RANKED or not _chooses_without_entropy(c.branching),
+            {"budget_allocation": "ranked", "branching": "random", "random_fork_probability": 0.5},
         ),
     ),
-    "max_tool_calls": Option(
+    "max_tool_calls": option(
         3,
         "tool calls per path; the next one ends it. Actions in a world and answers to an agent also count.",
         at_least(0),
     ),
-    "max_response_tokens": Option(
+    "max_response_tokens": option(
         4096,
         "maximum tokens of a path after the prompt, from the model and from tools.",
         at_least(1),
-        needs=(
-            Need(
-                "must not exceed max_context_tokens={max_context_tokens}",
-                lambda c: c.max_response_tokens <= c.max_context_tokens,
-                {"max_context_tokens": 2048},
-            ),
+        Reader.ROLLOUT,
+        Need(
+            "must not exceed max_context_tokens={max_context_tokens}",
+            lambda c: c.max_response_tokens <= c.max_context_tokens,
+            {"max_context_tokens": 2048},
         ),
     ),
-    "max_turn_tokens": Option(
+    "max_turn_tokens": option(
         None, "maximum generated tokens of one turn; None: no separate limit.", optional(at_least(1))
     ),
-    "temperature": Option(
+    "temperature": option(
         1.0, "sampling temperature; all log-probs are at this temperature.", POSITIVE, Reader.SAMPLING
     ),
-    "question_deadline_s": Option(
+    "question_deadline_s": option(
         600.0,
         "seconds after which a question's unfinished trajectories are cut off; they keep their complete turns.",
         POSITIVE,
     ),
-    "deadline_reward": Option(
+    "deadline_reward": option(
         None,
         "reward that the last turn also earns if the deadline cuts a trajectory off (`stop/time_limit`). With None "
         "such a trajectory is left out of group mean and loss (`stop/deadline`). With a number it is still left out "
@@ -289,13 +263,13 @@ ADAPTIVE_ROLLOUT = {
         "first turn was not answered.",
         optional(FINITE),
     ),
-    "on_bad_row": Option(
+    "on_bad_row": option(
         "raise",
         'if a row cannot be asked (no answer, prompt too long), "raise" ends the run and names file and row; "skip" '
         "leaves it out and counts it (`questions_given_up`). The first row is checked at the start.",
         one_of("raise", "skip"),
     ),
-    "max_weight_lag": Option(
+    "max_weight_lag": option(
         0,
         "how many updates the sampling weights may lag behind the trained ones. 0: strictly on-policy. L >= 1: the "
         "next L batches are sampled during the update. An engine may change weights in the middle of a trajectory; "
@@ -303,31 +277,28 @@ ADAPTIVE_ROLLOUT = {
         "if its weights lag further.",
         at_least(0),
         Reader.TRAINING,
-        needs=(
-            Need(
-                "needs num_env_runners >= 1",
-                lambda c: not c.max_weight_lag or c.num_env_runners > 0,
-                {"max_weight_lag": 1},
-            ),
-            Need(
-                "needs an importance_cap, which corrects for the older weights",
-                lambda c: not c.max_weight_lag or c.importance_cap is not None,
-                {"max_weight_lag": 1, "num_env_runners": 1, "importance_cap": None},
-            ),
+        Need(
+            "needs num_env_runners >= 1",
+            lambda c: not c.max_weight_lag or c.num_env_runners > 0,
+            {"max_weight_lag": 1},
+        ),
+        Need(
+            "needs an importance_cap, which corrects for the older weights",
+            lambda c: not c.max_weight_lag or c.importance_cap is not None,
+            {"max_weight_lag": 1, "num_env_runners": 1, "importance_cap": None},
         ),
     ),
-    "deterministic": Option(
+    "deterministic": option(
         False,
         "makes trees depend only on weights and questions (and deadlines), not on timing: forks are decided turn by "
         'turn in the order of agent ids (or "ranked"), and each request\'s seed is made from `debugging(seed=)`, '
         "question, agent id and turn.",
         SWITCH,
-        needs=(
-            Need(
-                "max_weight_lag={max_weight_lag} changes weights within trajectories, so trees depend on timing",
-                lambda c: c.in_evaluation or not (c.deterministic and c.max_weight_lag),
-                {"deterministic": True, "max_weight_lag": 1, "num_env_runners": 1},
-            ),
+        Reader.ROLLOUT,
+        Need(
+            "max_weight_lag={max_weight_lag} changes weights within trajectories, so trees depend on timing",
+            lambda c: c.in_evaluation or not (c.deterministic and c.max_weight_lag),
+            {"deterministic": True, "max_weight_lag": 1, "num_env_runners": 1},
         ),
     ),
 }

@@ -71,8 +71,8 @@ class Option:
     default: Any
     doc: str
     rule: Rule
-    reader: Reader = Reader.ROLLOUT
-    needs: tuple[Need, ...] = ()
+    reader: Reader
+    needs: tuple[Need, ...]
 
     def new_value(self) -> Any:
         """A copy of the default."""
@@ -82,6 +82,11 @@ class Option:
         """Whether the rollouts of `config`, or its update, read it at all."""
         without_forks = self.reader is Reader.FORKS and config.branching == "never"
         return not (without_forks or (self.reader is Reader.TRAINING and config.in_evaluation))
+
+
+def option(default: Any, doc: str, rule: Rule, reader: Reader = Reader.ROLLOUT, *needs: Need) -> Option:
+    """Declares an option; the arguments are the attributes of `Option`."""
+    return Option(default, doc, rule, reader, needs)
 
 
 @dataclass(frozen=True, slots=True)

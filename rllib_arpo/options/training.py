@@ -1,6 +1,5 @@
 """Declares the options of `ARPOConfig.training`; RLlib's own keywords are not here."""
 
-from functools import partial
 from typing import Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -10,7 +9,7 @@ from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGRE
 from rllib_arpo.core.credit import CREDITS, credit_of
 from rllib_arpo.learner.metrics import GUARD_LIMITS
 from rllib_arpo.learner.sharding import SHARDINGS
-from rllib_arpo.options.option import Need, Option, Reader
+from rllib_arpo.options.option import Need, Option, Reader, option
 from rllib_arpo.options.rules import (
     NOT_NEGATIVE,
     POSITIVE,
@@ -90,7 +89,9 @@ def _judges_equal_returns(baseline: str) -> bool:
     return baseline == BATCH or (baseline in CREDITS and CREDITS[baseline].judges_equal_returns)
 
 
-_option = partial(Option, reader=Reader.TRAINING)
+def _option(default: Any, doc: str, rule: Rule, *needs: Need) -> Option:
+    return option(default, doc, rule, Reader.TRAINING, *needs)
+
 
 TRAINING = {
     "questions_per_batch": _option(128, "questions per iteration.", at_least(1)),
@@ -98,71 +99,63 @@ TRAINING = {
         16,
         "questions per optimizer step.",
         at_least(1),
-        needs=(
-            Need(
-                "must divide questions_per_batch={questions_per_batch}, so that no optimizer step has fewer questions",
-                lambda c: c.questions_per_batch % min(c.questions_per_minibatch, c.questions_per_batch) == 0,
-                {"questions_per_minibatch": 100},
-            ),
+        Need(
+            "must divide questions_per_batch={questions_per_batch}, so that no optimizer step has fewer questions",
+            lambda c: c.questions_per_batch % min(c.questions_per_minibatch, c.questions_per_batch) == 0,
+            {"questions_per_minibatch": 100},
         ),
     ),
     "max_tokens_per_pass": _option(
         16384,
         "unique tokens per forward pass; gradients accumulate over a minibatch's passes.",
         at_least(1),
-        needs=(
-            Need(
-                "must be at least max_context_tokens={max_context_tokens}, since a pass must hold one trajectory",
-                lambda c: c.max_tokens_per_pass >= c.max_context_tokens,
-                {"max_tokens_per_pass": 500},
-            ),
+        Need(
+            "must be at least max_context_tokens={max_context_tokens}, since a pass must hold one trajectory",
+            lambda c: c.max_tokens_per_pass >= c.max_context_tokens,
+            {"max_tokens_per_pass": 500},
         ),
     ),
     "attribution": _option(
         "soft",
         '"soft" or "hard" advantages of shared tokens (paper, section 3.2).',
         name_in(ATTRIBUTIONS),
-        needs=(_one_leaf("attribution", "hard", "soft"),),
+        _one_leaf("attribution", "hard", "soft"),
     ),
     "leaf_weighting": _option(
         "uniform",
         '"uniform", or "branch", which is unbiased if each fork is decided by its own node alone.',
         name_in(LEAF_WEIGHTINGS),
-        needs=(_one_leaf("leaf_weighting", "branch", "uniform"),),
+        _one_leaf("leaf_weighting", "branch", "uniform"),
     ),
     "loss_aggregation": _option(
         "token_mean",
         '"token_mean" (DAPO), "sequence_mean" (GRPO\'s paper) or "constant" (Dr. GRPO).',
         name_in(LOSS_AGGREGATIONS),
     ),
-    "clip_low": _option(0.2, "ratios below 1 - clip_low are clipped.", NOT_NEGATIVE, needs=(_clips("clip_low", 0.1),)),
-    "clip_high": _option(
-        0.2, "ratios above 1 + clip_high are clipped.", NOT_NEGATIVE, needs=(_clips("clip_high", 0.28),)
-    ),
+    "clip_low": _option(0.2, "ratios below 1 - clip_low are clipped.", NOT_NEGATIVE, _clips("clip_low", 0.1)),
+    "clip_high": _option(0.2, "ratios above 1 + clip_high are clipped.", NOT_NEGATIVE, _clips("clip_high", 0.28)),
     "dual_clip": _option(
         None,
         "upper bound > 1 on the ratio of tokens with negative advantage; None: off.",
         optional(number("a finite number > 1", lambda value: value > 1)),
-        needs=(_clips("dual_clip", 3.0),),
+        _clips("dual_clip", 3.0),
     ),
     "keep_clipped_gradient": _option(
         False,
         "whether a token with positive advantage keeps the gradient (1 + clip_high) A d ln pi above the upper bound "
         "(AEPO).",
         SWITCH,
-        needs=(_clips("keep_clipped_gradient", True),),
+        _clips("keep_clipped_gradient", True),
     ),
     "entropy_advantage_coeff": _option(
         0.0,
         "a in the factor max(0, 1 + a z) on a token's advantage, where z is its entropy, standardised over the "
         'minibatch (AEPO); 0: off. Needs record_entropies="all".',
         NOT_NEGATIVE,
-        needs=(
-            Need(
-                "needs the entropy of every token; set record_entropies='all'",
-                lambda c: not c.entropy_advantage_coeff or c.record_entropies == "all",
-                {"entropy_advantage_coeff": 0.2},
-            ),
+        Need(
+            "needs the entropy of every token; set record_entropies='all'",
+            lambda c: not c.entropy_advantage_coeff or c.record_entropies == "all",
+            {"entropy_advantage_coeff": 0.2},
         ),
     ),
     "kl_coeff": _option(0.0, "coefficient of the k3 KL to the initial model; 0: no KL.", NOT_NEGATIVE),
@@ -170,17 +163,15 @@ TRAINING = {
         False,
         'subtracts a per-token k1 KL from the reward instead (REINFORCE++); needs branching="never".',
         SWITCH,
-        needs=(
-            Need(
-                "needs kl_coeff > 0",
-                lambda c: not c.kl_in_reward or c.kl_coeff > 0,
-                {"kl_in_reward": True, "branching": "never"},
-            ),
-            Need(
-                "needs branching='never', since a reward-to-go differs between siblings",
-                lambda c: not c.kl_in_reward or c.branching == "never",
-                {"kl_in_reward": True, "kl_coeff": 0.1},
-            ),
+        Need(
+            "needs kl_coeff > 0",
+            lambda c: not c.kl_in_reward or c.kl_coeff > 0,
+            {"kl_in_reward": True, "branching": "never"},
+        ),
+        Need(
+            "needs branching='never', since a reward-to-go differs between siblings",
+            lambda c: not c.kl_in_reward or c.branching == "never",
+            {"kl_in_reward": True, "kl_coeff": 0.1},
         ),
     ),
     "entropy_coeff": _option(0.0, "coefficient of the entropy bonus.", NOT_NEGATIVE),
@@ -212,17 +203,15 @@ TRAINING = {
         'its root and forks (Tree-GRPO); "same_state": also those that read the same tool response (GiGPO); "batch": '
         'the whole batch (REINFORCE++); "module:function": your own (docs/design.md, "Credit").',
         BASELINE,
-        needs=(
-            Need(
-                "with branching='never' there are no forks to compare; use 'group', which is the same",
-                lambda c: c.branching != "never" or c.baseline not in CREDITS or not CREDITS[c.baseline].needs_forks,
-                {"baseline": "tree", "branching": "never"},
-            ),
-            Need(
-                "learns from questions with equal returns, which max_resample_rounds replaces; set it to 0",
-                lambda c: not (c.max_resample_rounds and _judges_equal_returns(c.baseline)),
-                {"baseline": "batch", "max_resample_rounds": 1},
-            ),
+        Need(
+            "with branching='never' there are no forks to compare; use 'group', which is the same",
+            lambda c: c.branching != "never" or c.baseline not in CREDITS or not CREDITS[c.baseline].needs_forks,
+            {"baseline": "tree", "branching": "never"},
+        ),
+        Need(
+            "learns from questions with equal returns, which max_resample_rounds replaces; set it to 0",
+            lambda c: not (c.max_resample_rounds and _judges_equal_returns(c.baseline)),
+            {"baseline": "batch", "max_resample_rounds": 1},
         ),
     ),
     "returns": _option(
@@ -230,41 +219,35 @@ TRAINING = {
         'which rewards judge a token. "total": all of its trajectory (the paper); "to_go": those from its turn on, the '
         "same if only the last turn is paid.",
         one_of("total", "to_go"),
-        needs=(
-            Need(
-                "learns from questions with equal returns, which max_resample_rounds replaces; set it to 0",
-                lambda c: not (c.max_resample_rounds and c.returns == "to_go"),
-                {"returns": "to_go", "max_resample_rounds": 1},
-            ),
-            Need(
-                "needs baseline='group' or 'batch', not {baseline!r}",
-                lambda c: c.returns != "to_go" or c.baseline in ("group", BATCH),
-                {"returns": "to_go", "baseline": "tree"},
-            ),
+        Need(
+            "learns from questions with equal returns, which max_resample_rounds replaces; set it to 0",
+            lambda c: not (c.max_resample_rounds and c.returns == "to_go"),
+            {"returns": "to_go", "max_resample_rounds": 1},
+        ),
+        Need(
+            "needs baseline='group' or 'batch', not {baseline!r}",
+            lambda c: c.returns != "to_go" or c.baseline in ("group", BATCH),
+            {"returns": "to_go", "baseline": "tree"},
         ),
     ),
     "normalize_std": _option(
         True,
         "divides a question's advantages by the standard deviation of its rewards (not in Dr. GRPO).",
         SWITCH,
-        needs=(
-            Need(
-                "baseline='batch' always divides by the standard deviation of the whole batch; leave it at True",
-                lambda c: c.baseline != BATCH or c.normalize_std,
-                {"normalize_std": False, "baseline": "batch"},
-            ),
+        Need(
+            "baseline='batch' always divides by the standard deviation of the whole batch; leave it at True",
+            lambda c: c.baseline != BATCH or c.normalize_std,
+            {"normalize_std": False, "baseline": "batch"},
         ),
     ),
     "overlong_buffer_tokens": _option(
         None,
         "length of DAPO's soft overlong penalty; None: off.",
         optional(at_least(1)),
-        needs=(
-            Need(
-                "must not exceed max_response_tokens={max_response_tokens}",
-                lambda c: c.overlong_buffer_tokens is None or c.overlong_buffer_tokens <= c.max_response_tokens,
-                {"overlong_buffer_tokens": 5000},
-            ),
+        Need(
+            "must not exceed max_response_tokens={max_response_tokens}",
+            lambda c: c.overlong_buffer_tokens is None or c.overlong_buffer_tokens <= c.max_response_tokens,
+            {"overlong_buffer_tokens": 5000},
         ),
     ),
     "max_resample_rounds": _option(
@@ -306,29 +289,25 @@ TRAINING = {
         "none",
         'what each of several learners holds. "none": the whole model; "fsdp2": a shard of it and of Adam\'s state.',
         name_in(SHARDINGS),
-        needs=(
-            Need(
-                "splits the model between learners; set num_learners >= 2, not {num_learners}",
-                lambda c: c.sharding == "none" or c.num_learners >= 2,
-                {"sharding": "fsdp2"},
-            ),
+        Need(
+            "splits the model between learners; set num_learners >= 2, not {num_learners}",
+            lambda c: c.sharding == "none" or c.num_learners >= 2,
+            {"sharding": "fsdp2"},
         ),
     ),
     "optimizer_offload": _option(
         False,
         "keeps Adam's state in CPU memory except during optimizer steps; for learners on GPUs.",
         SWITCH,
-        needs=(
-            Need(
-                "the learners have no GPU; set num_gpus_per_learner",
-                lambda c: not c.optimizer_offload or c.num_gpus_per_learner > 0,
-                {"optimizer_offload": True},
-            ),
-            Need(
-                "does not work with sharding={sharding!r}, which splits Adam's state",
-                lambda c: not c.optimizer_offload or c.sharding == "none",
-                {"optimizer_offload": True, "sharding": "fsdp2", "num_learners": 2, "num_gpus_per_learner": 1},
-            ),
+        Need(
+            "the learners have no GPU; set num_gpus_per_learner",
+            lambda c: not c.optimizer_offload or c.num_gpus_per_learner > 0,
+            {"optimizer_offload": True},
+        ),
+        Need(
+            "does not work with sharding={sharding!r}, which splits Adam's state",
+            lambda c: not c.optimizer_offload or c.sharding == "none",
+            {"optimizer_offload": True, "sharding": "fsdp2", "num_learners": 2, "num_gpus_per_learner": 1},
         ),
     ),
 }
