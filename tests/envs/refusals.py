@@ -29,7 +29,7 @@ from rllib_arpo.envs.worlds import World
 from tests.helpers import own_task, own_tool  # noqa: F401  # The cases name the first one.
 from tests.helpers.api_agents import adder
 from tests.helpers.chat_templates import QWEN25, calling_folder
-from tests.helpers.datasets import LAYOUTS, gsm8k, json_lines
+from tests.helpers.datasets import gsm8k, json_lines, row_of
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.parquet import parquet, row
 
@@ -144,7 +144,7 @@ def configure(env_config: dict[str, Any]) -> None:
 
 
 def ask_row(task: str, changes: dict[str, Any]) -> None:
-    path = json_lines("rows.jsonl", [{**LAYOUTS[task][0][0], **changes}])
+    path = json_lines("rows.jsonl", [{**row_of(task), **changes}])
     DatasetTask(task=task, path=path).question(0)
 
 

@@ -16,38 +16,12 @@ from rllib_arpo.envs.env_config import ToolEnvConfig
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import TASKS, DatasetTask
 from rllib_arpo.envs.tasks import rows as rows_module
-from rllib_arpo.envs.tasks.specs import SPECS, solved
+from rllib_arpo.envs.tasks.specs import solved
 from rllib_arpo.envs.tasks.task import permutation
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Reply, World
-from tests.helpers.datasets import LAYOUTS, WRITERS, asked, gsm8k, json_lines
+from tests.helpers.datasets import WRITERS, asked, gsm8k, json_lines, row_of
 from tests.helpers.parquet import parquet, row
-
-
-def real_file(name: str) -> Path:
-    """A file of shared/data beside the project; the test is skipped where it is not there."""
-    found = [path for folder in Path(__file__).parents if (path := folder / "shared" / "data" / name).is_file()]
-    return found[0] if found else pytest.skip(f"The real data is not here: no shared/data/{name} beside the project.")
-
-
-def test_every_data_set_has_a_layout_here():
-    assert set(SPECS) == set(LAYOUTS)
-    assert set(TASKS) == {*SPECS, "arithmetic", "seeds", "trails"}
-
-
-@pytest.mark.parametrize("ending", WRITERS)
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_row_of_every_layout(tmp_path, name, ending):
-    layouts, answers = LAYOUTS[name]
-    for i, record in enumerate(layouts):
-        path = WRITERS[ending](tmp_path / f"test{i}.{ending}", [record])
-        task = DatasetTask(task=name, path=path, split="test")
-        question = task.question(0)
-        assert (task.num_questions, question.messages, question.answers) == (1, (("user", "Q?"),), answers)
-        assert question.source == f"{path}, row 0"
-        assert question.ability == ("math" if "python" in task.tools[:1] else question.ability)
-        own = record.get(SPECS[name].row_id)
-        assert question.question_id == f"test{i}/0" + (f" ({own})" if own is not None else "")
 
 
 def test_xbench_as_it_is_published(tmp_path):
@@ -72,7 +46,7 @@ def test_xbench_as_it_is_published(tmp_path):
 )
 @pytest.mark.parametrize("ending", WRITERS)
 def test_rows_that_cannot_be_asked_are_skipped_and_counted(tmp_path, caplog, name, column, what, ending):
-    base = LAYOUTS[name][0][0]
+    base = row_of(name)
     records = [{**base, "answer": str(i), column: "x" if i % 3 == 0 else ""} for i in range(7)]
     path = WRITERS[ending](tmp_path / f"mixed.{ending}", records)
     with caplog.at_level(logging.WARNING):
@@ -159,25 +133,6 @@ def test_parquet_that_cannot_be_decoded_is_named(tmp_path):
     Path(path).write_bytes(content)
     with pytest.raises(DataError, match=r"damaged.parquet: not a readable parquet file"):
         DatasetTask(task="parquet", path=path, split="test").question(5)
-
-
-@pytest.mark.parametrize(
-    ("name", "file", "count", "answers"),
-    [
-        ("gsm8k", "benchmarks/gsm8k/test.jsonl", 1319, ("18",)),
-        ("math500", "benchmarks/math500/test.jsonl", 500, ("\\left( 3, \\frac{\\pi}{2} \\right)",)),
-        ("hotpotqa", "benchmarks/hotpotqa/test.jsonl", 200, ("Frank Lowy",)),
-        ("2wiki", "benchmarks/2wiki/test.jsonl", 200, None),
-        ("arpo_mix", "arpo/train_10k.parquet", 10_000, ("3\\sqrt{3} - 6",)),
-        ("arpo_mix", "arpo/valid.parquet", 180, ("Eleanor Of Lancaster",)),
-    ],
-)
-def test_all_rows_of_the_real_files_fit(name, file, count, answers):
-    task = DatasetTask(task=name, path=str(real_file(file)), split="test")
-    assert task.num_questions == count
-    assert answers in (None, task.question(0).answers)
-    questions = [task.question(n) for n in range(min(count, 2000))]
-    assert len({question.question_id for question in questions}) == len(questions)
 
 
 @pytest.mark.parametrize("separators", ["[,]", " \n ", " \n\n\n "])

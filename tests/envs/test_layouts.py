@@ -11,14 +11,13 @@ import pyarrow.parquet as pq
 import pytest
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.tasks import DatasetTask
+from rllib_arpo.envs.tasks import TASKS, DatasetTask
 from rllib_arpo.envs.tasks.dataset import layout_of
 from rllib_arpo.envs.tasks.rows import open_file
 from rllib_arpo.envs.tasks.specs import SPECS
 from tests.docs.pages import REPOSITORY
-from tests.helpers.datasets import WRITERS, json_lines
+from tests.helpers.datasets import LAYOUTS, WRITERS, dapo, json_lines
 from tests.helpers.parquet import parquet
-from tests.helpers.published import PUBLISHED, dapo
 
 
 def task_of(path, **keys) -> DatasetTask:
@@ -26,24 +25,34 @@ def task_of(path, **keys) -> DatasetTask:
 
 
 @pytest.mark.parametrize("ending", WRITERS)
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_rows_as_they_are_published_are_read_without_a_layout(tmp_path, name, ending):
-    published = PUBLISHED[name]
-    task = task_of(WRITERS[ending](tmp_path / f"rows.{ending}", published.rows), **dict(published.keys))
-    questions = [task.question(n) for n in range(3)]
-    assert [question.messages for question in questions] == [(("user", asked),) for asked in published.questions]
-    assert [question.answers for question in questions] == published.answers
-    assert {question.ability for question in questions} == {published.ability}
-    assert layout_of(open_file(task.path)) == published.layout
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_rows_as_they_are_published_are_read_by_their_task_and_without_one(tmp_path, name, ending):
+    layout = LAYOUTS[name]
+    path = WRITERS[ending](tmp_path / f"rows.{ending}", layout.rows)
+    tasks = [DatasetTask(task=layout.task, path=path, split="test", **layout.keys)]
+    if layout.recognised:
+        tasks.append(task_of(path, **layout.keys))
+        assert layout_of(open_file(path)) == layout.task
+    for task in tasks:
+        questions = [task.question(n) for n in range(task.num_questions)]
+        assert [question.messages for question in questions] == [(("user", asked),) for asked in layout.questions]
+        assert [question.answers for question in questions] == layout.answers
+        assert {question.ability for question in questions} == {layout.ability}
+        assert [question.source for question in questions] == [f"{path}, row {n}" for n in range(len(questions))]
+    own = layout.rows[0].get(SPECS[layout.task].row_id)
+    assert tasks[0].question(0).question_id == "rows/0" + (f" ({own})" if own is not None else "")
 
 
-def test_every_layout_that_is_recognised_has_rows_here():
-    assert {one.layout for one in PUBLISHED.values()} == {name for name, one in SPECS.items() if one.marks is not None}
+def test_every_layout_has_rows_here():
+    assert {one.task for one in LAYOUTS.values()} == set(SPECS)
+    recognised = {one.task for one in LAYOUTS.values() if one.recognised}
+    assert recognised == {name for name, one in SPECS.items() if one.marks is not None}
+    assert set(TASKS) == {*SPECS, "arithmetic", "seeds", "trails"}
 
 
-@pytest.mark.parametrize("name", [name for name, one in PUBLISHED.items() if one.keys])
+@pytest.mark.parametrize("name", [name for name, one in LAYOUTS.items() if one.keys])
 def test_what_a_layout_leaves_open_is_asked_for_by_its_key(tmp_path, name):
-    path = json_lines(tmp_path / "rows.jsonl", PUBLISHED[name].rows)
+    path = json_lines(tmp_path / "rows.jsonl", LAYOUTS[name].rows)
     message = r"row 0: set env_config\['ability'\] to 'math' or 'qa', since the row's `ability` is None\.$"
     with pytest.raises(DataError, match=message):
         task_of(path).question(0)
@@ -52,20 +61,19 @@ def test_what_a_layout_leaves_open_is_asked_for_by_its_key(tmp_path, name):
 def test_parquet_of_pandas_and_columns_without_a_value(tmp_path):
     """Pandas has arrays in its cells, and writes columns that are None everywhere, categories and large strings."""
     pandas = pytest.importorskip("pandas")
-    for number, name in enumerate(PUBLISHED):
-        published = PUBLISHED[name]
+    for number, published in enumerate(one for one in LAYOUTS.values() if one.recognised):
         given = WRITERS["parquet"](tmp_path / f"given{number}.parquet", published.rows)
         frame = pandas.read_parquet(given).assign(empty=None)
         if "data_source" in frame:
             frame["data_source"] = frame["data_source"].astype("category")
         frame.to_parquet(tmp_path / f"{number}.parquet")
-        task = task_of(tmp_path / f"{number}.parquet", **dict(published.keys))
-        assert [task.question(n).answers for n in range(3)] == published.answers, name
+        task = task_of(tmp_path / f"{number}.parquet", **published.keys)
+        assert [task.question(n).answers for n in range(task.num_questions)] == published.answers
 
 
 def test_a_data_set_that_was_saved_with_arrays(tmp_path):
     datasets = pytest.importorskip("datasets")
-    published = PUBLISHED["Search-R1's NQ"]
+    published = LAYOUTS["Search-R1's NQ"]
     saved = datasets.Dataset.from_list(published.rows).with_format("numpy")
     saved.save_to_disk(tmp_path / "saved")
     assert type(datasets.load_from_disk(tmp_path / "saved")[0]["golden_answers"]).__name__ == "ndarray"
@@ -74,7 +82,7 @@ def test_a_data_set_that_was_saved_with_arrays(tmp_path):
 
 
 def test_only_the_columns_of_the_layout_are_kept_in_memory(tmp_path, monkeypatch):
-    rows = [{**row, "generations": ["long"] * 9} for row in PUBLISHED["OpenR1-Math-220k"].rows]
+    rows = [{**row, "generations": ["long"] * 9} for row in LAYOUTS["OpenR1-Math-220k"].rows]
     path, read = parquet(tmp_path / "a.parquet", rows), []
     whole = pq.ParquetFile.read
     monkeypatch.setattr(
@@ -86,26 +94,26 @@ def test_only_the_columns_of_the_layout_are_kept_in_memory(tmp_path, monkeypatch
 
 def test_the_first_rows_of_several_files_choose_each_its_layout(tmp_path):
     paths = [
-        json_lines(tmp_path / "math.jsonl", PUBLISHED["MATH"].rows),
-        parquet(tmp_path / "nq.parquet", PUBLISHED["Search-R1's NQ"].rows),
+        json_lines(tmp_path / "math.jsonl", LAYOUTS["MATH"].rows),
+        parquet(tmp_path / "nq.parquet", LAYOUTS["Search-R1's NQ"].rows),
     ]
     task = DatasetTask(task="parquet", path=paths, split="test")
-    assert [task.question(n).ability for n in range(6)] == ["math"] * 3 + ["qa"] * 3
+    assert [task.question(n).ability for n in range(4)] == ["math"] + ["qa"] * 3
     assert (task.tools, task_of(paths[0]).tools) == (("python", "search"), ("python",))
 
 
 def test_an_instruction_of_another_format_is_not_shown(tmp_path):
     """Only the words that are known are left out; a prompt that is nothing else stays."""
     texts = ["Is this: x?", "Let's think step by step. Why?", "  Solve the following math problem: 1 + 1", ""]
-    path = json_lines(tmp_path / "a.jsonl", [dapo(text, "1", "") for text in texts])
+    path = json_lines(tmp_path / "a.jsonl", [dapo(text) for text in texts])
     task = task_of(path)
     assert [task.question(n).messages[0][1] for n in range(4)] == [text.strip() for text in texts[:3]] + [
-        dapo("", "1", "")["prompt"][0]["content"]
+        dapo("")["prompt"][0]["content"]
     ]
 
 
 def test_problems_that_are_to_be_proved_are_skipped(tmp_path, caplog):
-    (first, *_) = PUBLISHED["NuminaMath-1.5"].rows
+    (first,) = LAYOUTS["NuminaMath-1.5"].rows
     path = parquet(tmp_path / "a.parquet", [first, {**first, "answer": "proof"}, {**first, "answer": "notfound"}])
     with caplog.at_level(logging.WARNING):
         assert task_of(path).num_questions == 1
@@ -179,7 +187,7 @@ def test_questions_of_several_files_and_layouts_are_on_one_side(tmp_path):
     texts = [f"What is {n} + {n}?" for n in range(10)]
     paths = [
         json_lines(tmp_path / "a.jsonl", [{"problem": text, "answer": "1"} for text in texts]),
-        parquet(tmp_path / "b.parquet", [dapo(text, "1", "") for text in texts]),
+        parquet(tmp_path / "b.parquet", [dapo(text) for text in texts]),
     ]
     tasks = [DatasetTask(task="parquet", path=paths, train_fraction=0.5, split=name) for name in ("train", "test")]
     train, test = ([task.question(n).messages[0][1] for n in range(task.num_questions)] for task in tasks)

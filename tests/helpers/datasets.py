@@ -1,105 +1,43 @@
-"""Files of data sets in all their layouts and formats, and what a task asks of them."""
+"""Rows of data sets in the columns of their publishers (`layouts.jsonl`, written by hand), and files of them."""
 
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rllib_arpo.envs.tasks import DatasetTask
-from tests.helpers.parquet import parquet, row
+from tests.helpers.parquet import parquet
 
-BOXED = "Then \\boxed{1}. So it is $\\boxed{\\frac{1}{\\{2\\}}}$."
-#: Task -> rows in the layouts in which the data set is found, and the answers of all of them.
-LAYOUTS = {
-    "gsm8k": ([{"question": "Q?", "answer": "It is 9 * 2 = <<9*2=18>>18.\n#### 1,018", "idx": 0}], ("1,018",)),
-    "math": (
-        [
-            {"problem": "Q?", "level": "Level 1", "type": "Algebra", "solution": BOXED},
-            {"question": "Q?", "answer": "\\frac{1}{\\{2\\}}"},
-        ],
-        ("\\frac{1}{\\{2\\}}",),
-    ),
-    "math500": (
-        [
-            {"problem": "Q?", "solution": "\\boxed{4}", "answer": "3", "unique_id": "a/1.json"},
-            {"question": "Q?", "answer": "3"},
-        ],
-        ("3",),
-    ),
-    "aime24": (
-        [{"id": 60, "problem": "Q?", "solution": BOXED, "answer": "204"}, {"problem": "Q?", "answer": 204}],
-        ("204",),
-    ),
-    "aime25": ([{"problem": "Q?", "answer": "70", "id": "0"}], ("70",)),
-    "hotpotqa": (
-        [{"question": "Q?", "answer": ["A"]}, {"id": "5a", "question": "Q?", "answer": "A", "type": "bridge"}],
-        ("A",),
-    ),
-    "2wiki": (
-        [{"question": "Q?", "answer": ["A", "B"]}, {"id": "1", "question": "Q?", "golden_answers": ["A", "B"]}],
-        ("A", "B"),
-    ),
-    "musique": (
-        [
-            {"question": "Q?", "answer": ["A", "B"]},
-            {"id": "2hop", "question": "Q?", "answer": "A", "answer_aliases": ["B"]},
-        ],
-        ("A", "B"),
-    ),
-    "bamboogle": (
-        [{"question": "Q?", "answer": ["A", " A ", ""]}, {"question": "Q?", "golden_answers": ["A"]}],
-        ("A",),
-    ),
-    "simpleqa": ([{"problem": "Q?", "answer": "A", "metadata": "{}"}], ("A",)),
-    "webwalker": (
-        [{"question": "Q?", "answer": "A"}, {"Question": "Q?", "Answer": "A", "Root_Url": "http://a"}],
-        ("A",),
-    ),
-    "gaia": (
-        [
-            {"id": 1, "task_id": "t1", "Question": "Q?", "answer": "A", "Level": 1},
-            {"task_id": "t1", "Question": "Q?", "Final answer": "A", "Level": "1", "file_name": ""},
-        ],
-        ("A",),
-    ),
-    "hle": ([{"id": "66", "question": "Q?", "answer": "A", "image": "", "answer_type": "exactMatch"}], ("A",)),
-    "xbench": ([{"question": "Q?", "answer": ["A"]}, {"id": "1", "prompt": "Q?", "answer": "A"}], ("A",)),
-    "qa": (
-        [
-            {"question": "Q?", "answer": "A", "answers": ["A", "B"]},
-            {"question": "Q?", "answers": ["A", "B"]},
-            {"id": "7", "question": "Q?", "answer": ["A", "B"]},
-        ],
-        ("A", "B"),
-    ),
-    "rows": (
-        [
-            {"prompt": "Q?", "answer": "A", "answers": ["A", "B"]},
-            {"prompt": [{"role": "user", "content": "Q?"}], "answer": ["A", "B"]},
-        ],
-        ("A", "B"),
-    ),
-    "arpo_mix": ([row("Q?", "A")], ("A",)),
-    "arpo_deepsearch": ([row("Q?", "A")], ("A",)),
-    "dapo": ([row("Q?", "A") | {"ability": "MATH"}], ("A",)),
-    "search_r1": ([{"id": "train_0", "question": "Q?", "golden_answers": ["A", "B"]}], ("A", "B")),
-    "triviaqa": (
-        [{"question": "Q?", "question_id": "tc_1", "answer": {"value": "A", "aliases": ["A", "B"]}}],
-        ("A", "B"),
-    ),
-    "squad": ([{"id": "5733", "question": "Q?", "answers": {"text": ["A", "A"], "answer_start": [1, 7]}}], ("A",)),
-    "messages": (
-        [
-            {
-                "messages": [{"role": "user", "content": "Q?"}, {"role": "assistant", "content": "\\boxed{A}"}],
-                "ability": "qa",
-            }
-        ],
-        ("A",),
-    ),
-    "parquet": (
-        [row("Q?", "A<|answer_split|>B"), {"question": "Q?", "answer": ["A", "B"], "ability": "qa"}],
-        ("A", "B"),
-    ),
-}
+
+@dataclass
+class Layout:
+    """A data set's rows, and the questions and right answers that they stand for.
+
+    Attributes:
+        task: the layout's name in `SPECS`.
+        recognised: whether the task "parquet" finds the layout itself.
+        ability: "math" or "qa".
+        keys: of `env_config`, which the task "parquet" needs beside `path`.
+    """
+
+    task: str
+    recognised: bool
+    ability: str
+    keys: dict[str, str]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
+    answers: list[tuple[str, ...]] = field(default_factory=list)
+
+
+#: Name of a data set -> its rows.
+LAYOUTS: dict[str, Layout] = {}
+for _line in Path(__file__).with_name("layouts.jsonl").read_text(encoding="utf-8").splitlines():
+    _read = json.loads(_line)
+    _of_all = _read["task"], _read.get("recognised", False), _read["ability"], _read.get("keys", {})
+    _layout = LAYOUTS.setdefault(_read["data"], Layout(*_of_all))
+    _layout.rows.append(_read["row"])
+    _layout.questions.append(_read["asks"])
+    _layout.answers.append(tuple(_read["answers"]))
 
 
 def json_lines(path, records) -> str:
@@ -117,6 +55,16 @@ WRITERS = {"parquet": parquet, "jsonl": json_lines, "json": json_list}
 
 def gsm8k(n: int) -> list[dict]:
     return [{"question": f"Question {i}?", "answer": f"#### {i}"} for i in range(n)]
+
+
+def dapo(question: str) -> dict[str, Any]:
+    """A row of DAPO's with another question."""
+    return json.loads(json.dumps(LAYOUTS["DAPO-Math-17k"].rows[0]).replace("What is 1 + 1?", question))
+
+
+def row_of(task: str) -> dict[str, Any]:
+    """The first row of this task."""
+    return next(layout.rows[0] for layout in LAYOUTS.values() if layout.task == task)
 
 
 def asked(task: DatasetTask, numbers=None) -> list[int]:

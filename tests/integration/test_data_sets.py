@@ -10,9 +10,8 @@ from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.helpers.chat_templates import QWEN25, jinja
-from tests.helpers.datasets import WRITERS
+from tests.helpers.datasets import LAYOUTS, WRITERS
 from tests.helpers.models import byte_tokenizer
-from tests.helpers.published import PUBLISHED
 from tests.helpers.scripts import scripted_engine
 from tests.rollout.conftest import settings
 from tests.show.conftest import write_record
@@ -62,10 +61,10 @@ def learnt(tokenizer, example: dict[str, list[int]]) -> str:
 @pytest.mark.parametrize("name", ANSWERS)
 def test_from_a_file_to_rewards_and_labels(tmp_path, model_folder, name):
     ending, right, wrong = ANSWERS[name]
-    published = PUBLISHED[name]
+    published = LAYOUTS[name]
     path = WRITERS[ending](tmp_path / f"rows.{ending}", published.rows)
     tools = {"search": {"documents": [{"title": "brass lamp", "text": "12 euros"}]}}
-    keys = {"task": "parquet", "path": path, "split": "test", "tools": tools, **dict(published.keys)}
+    keys = {"task": "parquet", "path": path, "split": "test", "tools": tools, **published.keys}
     env = ToolEnv({"model_name_or_path": model_folder, "max_context_tokens": 8192, **keys})
     trees = sampled_trees(env, right, wrong)
     prompts = [env.tokenizer.decode(tree.prompt.tolist()) for tree in trees]
@@ -82,7 +81,7 @@ def test_from_a_file_to_rewards_and_labels(tmp_path, model_folder, name):
 def test_a_log_of_openai_is_learnt_as_the_protocol_writes_its_calls(tmp_path):
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = jinja(QWEN25)
-    path = WRITERS["jsonl"](tmp_path / "log.jsonl", PUBLISHED["a fine-tuning log of OpenAI's"].rows)
+    path = WRITERS["jsonl"](tmp_path / "log.jsonl", LAYOUTS["a fine-tuning log of OpenAI's"].rows)
     examples = load_examples(tokenizer, path, 8192, "function_calling")
     assert [learnt(tokenizer, example) for example in examples] == [
         f'<tool_call>\n{{"name": "search", "arguments": {{"query": "{thing}"}}}}\n</tool_call><|im_end|>'
