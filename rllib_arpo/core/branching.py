@@ -29,6 +29,7 @@ class BranchingParams:
         branch_threshold: tau; "threshold" and "permuted" read it, and `threshold_of` resolves a name. The paper's is
             0.5: with alpha = 0.5 any rise of the entropy forks.
         random_fork_probability: "random" reads it, and has no default for it.
+        branch_depth: n, >= 1; "depth" reads it, and has no default for it.
         consecutive_fork_penalty: c of `consecutive_penalty`, in [0, 1]; 0: none.
     """
 
@@ -38,6 +39,7 @@ class BranchingParams:
     branch_entropy_weight: float = 0.2
     branch_threshold: float = PAPER_THRESHOLD
     random_fork_probability: float | None = None
+    branch_depth: int | None = None
     consecutive_fork_penalty: float = 0.0
 
 
@@ -47,11 +49,13 @@ class NodeEvidence:
 
     Attributes:
         delta: dH at the node, finite.
+        depth: turns on its path above it: 1 at the first tool response.
         consecutive_forks: l, how many nodes directly above it on its path were forked, without a gap.
         earlier: dH at nodes of the same depth in earlier questions; "permuted" draws one of them.
     """
 
     delta: float
+    depth: int = 1
     consecutive_forks: int = 0
     earlier: Sequence[float] = ()
 
@@ -97,6 +101,11 @@ def _random(node: NodeEvidence, params: BranchingParams, rng: np.random.Generato
     """The control: all Z children with a fixed probability, drawn once per node; the entropy is ignored."""
     assert params.random_fork_probability is not None  # Validation of the options ensures it.
     return params.branch_width if rng.random() < params.random_fork_probability else 0
+
+
+def _depth(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
+    """The baseline of the clever rules: all Z children at the n-th response of a path; the entropy is ignored."""
+    return params.branch_width if node.depth == params.branch_depth else 0
 
 
 def _always(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
@@ -155,6 +164,7 @@ BRANCHING_RULES: dict[str, BranchingRule] = {
         options=("branch_threshold", *_OF_P),
         looks_back=True,
     ),
+    "depth": BranchingRule(_depth, "at tool response {branch_depth} of a path", options=("branch_depth",)),
     "always": BranchingRule(_always, "at every node", is_choosy=False),
     "never": BranchingRule(_never, "nowhere", is_choosy=False),
 }

@@ -48,6 +48,15 @@ def _chooses_without_entropy(branching: str) -> bool:
     return BRANCHING_RULES[branching].is_choosy and not decides_by_p(branching)
 
 
+def _given_for_its_rule(name: str, value: str, branching: str) -> Need:
+    """The need of an option without a default, which the rules that read it cannot do without."""
+    return Need(
+        f"branching={{branching!r}} needs {value}, which has no default",
+        lambda c: getattr(c, name) is not None or c.branching not in rules_with(name),
+        {"branching": branching},
+    )
+
+
 ADAPTIVE_ROLLOUT = {
     "num_rollouts": option(
         16,
@@ -80,8 +89,8 @@ ADAPTIVE_ROLLOUT = {
         FORK_RULE.branching,
         'which tool responses fork. "threshold": those with P > tau. "probability": each with probability P. "random" '
         '(control): each with `random_fork_probability`. "permuted" (control with equal depths): each if a random '
-        'earlier response at its depth has P > tau. "always": all, so `budget_allocation` chooses. "never": none '
-        "(GRPO).",
+        'earlier response at its depth has P > tau. "depth" (control): the one at `branch_depth`. "always": all, so '
+        '`budget_allocation` chooses. "never": none (GRPO).',
         name_in(BRANCHING_RULES),
         Reader.SAMPLING,
         Need(
@@ -190,10 +199,18 @@ ADAPTIVE_ROLLOUT = {
         'for branching="random": probability of a fork.',
         optional(PROBABILITY),
         Reader.FORKS,
+        _given_for_its_rule("random_fork_probability", "a probability", "random"),
+    ),
+    "branch_depth": option(
+        FORK_RULE.branch_depth,
+        'for branching="depth": n; each path forks at its n-th tool response.',
+        optional(at_least(1)),
+        Reader.FORKS,
+        _given_for_its_rule("branch_depth", "a number", "depth"),
         Need(
-            "branching={branching!r} needs a probability, which has no default",
-            lambda c: c.random_fork_probability is not None or c.branching not in rules_with("random_fork_probability"),
-            {"branching": "random"},
+            "no path has so many tool responses; max_tool_calls={max_tool_calls}",
+            lambda c: c.branch_depth is None or c.branch_depth <= c.max_tool_calls,
+            {"branching": "depth", "branch_depth": 4},
         ),
     ),
     "consecutive_fork_penalty": option(

@@ -52,6 +52,7 @@ class OptionMethods(AlgorithmConfig):
         branch_threshold: float | str = NotProvided,
         branch_share: float | None = NotProvided,
         random_fork_probability: float | None = NotProvided,
+        branch_depth: int | None = NotProvided,
         consecutive_fork_penalty: float = NotProvided,
         pre_monitoring_sensitivity: float | None = NotProvided,
         budget_allocation: str = NotProvided,

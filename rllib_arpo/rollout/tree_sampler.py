@@ -344,7 +344,7 @@ class TreeSampler:
         agent = self._agents[candidate.agent_id]
         params = self._settings.branching
         earlier = self._settings.rollout_reference.rises_at.get(candidate.num_turns, ())
-        node = NodeEvidence(candidate.delta, agent.consecutive_forks(candidate.num_turns), earlier)
+        node = NodeEvidence(candidate.delta, candidate.num_turns, agent.consecutive_forks(candidate.num_turns), earlier)
         wanted = num_forks(node, budget, params, self._rng)
         children = sum(self._fork(candidate) for _ in range(wanted))
         agent.decisions[candidate.num_turns] = replace(

@@ -45,6 +45,9 @@ NO_DRAWS = ScriptedDraws()
     # Drawn once per node, whatever the entropy.
     *((BranchingParams("random", 3, random_fork_probability=0.25), d, (0.24,), 3) for d in (-1.0, 1.0)),
     *((BranchingParams("random", 3, random_fork_probability=0.25), d, (0.25,), 0) for d in (-1.0, 1.0)),
+    # At the first response, whatever the entropy.
+    *((BranchingParams("depth", 3, branch_depth=1), d, (), 3) for d in (-1.0, 1.0)),
+    *((BranchingParams("depth", 3, branch_depth=2), d, (), 0) for d in (-1.0, 1.0)),
 ])  # fmt: skip
 def test_a_rule_by_hand(params, delta, draws, children):
     assert num_forks(NodeEvidence(delta), 10, params, ScriptedDraws(*draws)) == children
@@ -54,17 +57,27 @@ def test_permuted_takes_an_earlier_rise_in_place_of_the_own():
     params = BranchingParams("permuted", 3, 0.25, 0.5, 0.5)  # P > 0.5 is dH > 0.5.
     rng = np.random.default_rng(0)
     for earlier, children in (((0.6,), 3), ((0.4,), 0)):
-        assert {num_forks(NodeEvidence(own, 0, earlier), 10, params, rng) for own in (-1.0, 1.0)} == {children}
-    drawn = [num_forks(NodeEvidence(1.0, 0, (0.6, 0.4, 0.0, 0.4)), 10, params, rng) for _ in range(2000)]
+        assert {num_forks(NodeEvidence(own, earlier=earlier), 10, params, rng) for own in (-1.0, 1.0)} == {children}
+    drawn = [num_forks(NodeEvidence(1.0, earlier=(0.6, 0.4, 0.0, 0.4)), 10, params, rng) for _ in range(2000)]
     # A quarter; the standard deviation of the mean is 0.01.
     assert set(drawn) == {0, 3} and 0.2 < np.mean(drawn) / 3 < 0.3
     # Nothing is known yet.
     assert [num_forks(NodeEvidence(own), 10, params, NO_DRAWS) for own in (0.4, 0.6)] == [0, 3]
 
 
+def test_only_depth_forks_every_path_at_the_same_response_whatever_its_entropy():
+    params = BranchingParams(branching="", branch_width=3, random_fork_probability=0.5, branch_depth=2)
+    nodes = [NodeEvidence(delta, depth) for delta in (-1.0, 0.0, 1.0) for depth in (1, 2, 3)]
+
+    def forks(rule: str) -> list[int]:
+        return [num_forks(node, 9, replace(params, branching=rule), np.random.default_rng(0)) for node in nodes]
+
+    assert [rule for rule in BRANCHING_RULES if forks(rule) == 3 * [0, 3, 0]] == ["depth"]
+
+
 @pytest.mark.parametrize("rule", sorted(BRANCHING_RULES))
 def test_the_budget_caps_the_children_of_every_rule(rule: str):
-    always = BranchingParams(rule, 3, branch_base_probability=1.0, random_fork_probability=1.0)
+    always = BranchingParams(rule, 3, branch_base_probability=1.0, random_fork_probability=1.0, branch_depth=1)
     rng = np.random.default_rng(0)
     created = [num_forks(NodeEvidence(0.5), budget, always, rng) for budget in (1, 2, 3, 4)]
     assert created == ([0, 0, 0, 0] if rule == "never" else [1, 2, 3, 3])
@@ -140,7 +153,7 @@ def test_the_defaults_with_top_k_entropies_are_the_authors_formula():
 def test_consecutive_forks_lower_the_probability():
     # P = (0.5 + 0.2 * 0.5) (1 - 0.25 l) = 0.6, 0.45, 0.3, 0.15, 0, 0.
     params = BranchingParams("probability", 1, 0.5, 0.2, consecutive_fork_penalty=0.25)
-    nodes = [NodeEvidence(0.5, forks) for forks in range(6)]
+    nodes = [NodeEvidence(0.5, consecutive_forks=forks) for forks in range(6)]
     assert [branch_probability(n, params) for n in nodes] == pytest.approx([0.6, 0.45, 0.3, 0.15, 0.0, 0.0])
     assert [num_forks(n, 1, params, ScriptedDraws(0.29)) for n in nodes] == [1, 1, 1, 0, 0, 0]
     above_tau = replace(params, branching="threshold", branch_threshold=0.31)

@@ -57,6 +57,21 @@ def test_permuted_forks_where_earlier_questions_had_a_rise_at_this_depth(sample_
     assert rollout_reference(history, config).rises_at == rises
 
 
+def test_depth_forks_each_root_at_its_second_response(sample_tree):
+    """The next responses, the children's as well, do not fork."""
+
+    def three_calls(request, _times_asked):
+        return tool(10) if request.prompt_token_ids.count(50) < 3 else answer(11)  # 50 begins a response.
+
+    sampled = sample_tree(
+        three_calls, num_rollouts=8, num_initial_rollouts=2, branching="depth", branch_depth=2, branch_width=3
+    )
+    trajectories = sampled.tree.trajectories
+    assert [t.agent_id for t in trajectories] == ["0", "0.0", "0.1", "0.2", "1", "1.0", "1.1", "1.2"]
+    assert {t.num_inherited_turns for t in trajectories if t.parent is not None} == {2}
+    assert {len(t.turns) for t in trajectories if t.parent is not None} == {2}
+
+
 @pytest.mark.parametrize(("num_tokens", "num_roots"), [(2, 5), (8, 7)])
 def test_pre_monitoring_compares_as_many_tokens_as_the_first_window_has(sample_tree, num_tokens, num_roots):
     """0.1 ln V more on each: M sigma(2 * 0.2) of two tokens is 8 * 0.599 = 4.8, M sigma(2 * 0.8) of eight 6.7."""

@@ -87,6 +87,7 @@ FURTHER: tuple[dict[str, Any], ...] = (
     {"branch_base_probability": 0.1, "branching": "random", "random_fork_probability": 0.5},
     {"branch_entropy_weight": 2.0, "branching": "random", "random_fork_probability": 0.5},
     {"random_fork_probability": 0.0, "branching": "always"},
+    {"branch_depth": 2, "branching": "random", "random_fork_probability": 0.5},
     {"consecutive_fork_penalty": 0.1, "branching": "always"},
     # The same needs as in the table, of other values.
     {"branch_width": 10**12, "branching": "probability"},
