@@ -1,16 +1,14 @@
 """Tree attention against dense attention under the mask s <= t < end[s]."""
 
-import functools
 import gc
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from rllib_arpo.core.columns import END
 from rllib_arpo.policy.attention import path_gather as planning
-from rllib_arpo.policy.attention import tree_operator
-from rllib_arpo.policy.attention import varlen as varlen_attention
+from rllib_arpo.policy.attention import tree_operator, varlen
+from rllib_arpo.policy.attention.chains import chains
 from rllib_arpo.policy.attention.tree import (
     PassPlan,
     attention_dtype,
@@ -71,57 +69,50 @@ def test_equals_dense_attention_on_a_realistic_pass():
     assert_equals_dense(end)
 
 
-def scores_of_sequences(query, key, query_offsets, key_offsets, max_queries, max_keys, scaling, before):
-    """Of each sequence: its queries, its keys, and scores [H, n, m] of causal attention, aligned to the last key.
+def scores_of_sequences(call, query, key, scaling, *, to_last=True):
+    """Of each sequence: its queries, its keys, and scores [H, n, m], -inf where flash attention would mask them.
 
-    A query attends to itself and to `before` tokens before it; -1: to all.
+    `to_last` says whether its causal mask is aligned to the last key, or to the first one.
     """
-    for i in range(len(query_offsets) - 1):
-        queries, keys = (slice(*offsets[i : i + 2].tolist()) for offsets in (query_offsets, key_offsets))
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    offsets = (call.query_offsets, call.key_offsets)
+    assert [of.tolist()[-1] for of in offsets] == [len(query), len(key)]
+    for sequence in range(len(call.query_offsets) - 1):
+        queries, keys = (slice(*of[sequence : sequence + 2].tolist()) for of in offsets)
         n, m = queries.stop - queries.start, keys.stop - keys.start
-        assert n <= max_queries
-        assert m <= max_keys
+        assert n <= call.max_queries
+        assert m <= call.max_keys
         scores = torch.einsum("nhd,mhd->hnm", query[queries], grouped(key[keys], query)) * scaling
-        seen = torch.ones(n, m, dtype=torch.bool).tril(m - n)
-        if before >= 0:
-            seen = seen.triu(m - n - before)
-        yield queries, keys, scores.masked_fill(~seen, -torch.inf)
+        if call.causal:
+            seen = torch.ones(n, m, dtype=torch.bool).tril(m - n if to_last else 0)
+            seen = seen if call.window is None else seen.triu(m - n - call.window + 1)
+            scores = scores.masked_fill(~seen, -torch.inf)
+        yield queries, keys, scores
 
 
 def grouped(tensor, query):
     return tensor.repeat_interleave(query.shape[1] // tensor.shape[1], dim=1)
 
 
-def varlen_attn(
-    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux, scale, window_size, enable_gqa=False
-):
-    """What it computes on CUDA, with the signature of torch 2.13."""
-    before, after = window_size
-    assert after == 0
-    assert return_aux.lse
-    assert enable_gqa == (query.shape[1] != key.shape[1])
-    output, log_sum_exp = torch.empty_like(query), query.new_empty(query.shape[1], len(query))
-    for queries, keys, scores in scores_of_sequences(query, key, cu_seq_q, cu_seq_k, max_q, max_k, scale, before):
-        output[queries] = torch.einsum("hnm,mhd->nhd", scores.softmax(-1), grouped(value[keys], query))
-        log_sum_exp[:, queries] = scores.logsumexp(-1)
+def flash_forward(call, query, key, value, scaling, *, to_last=True):
+    """What flash attention's kernel computes: 0, and a log-sum-exp of inf, for a query without keys."""
+    output, log_sum_exp = torch.zeros_like(query), query.new_full((query.shape[1], len(query)), torch.inf)
+    for queries, keys, scores in scores_of_sequences(call, query, key, scaling, to_last=to_last):
+        if keys.stop > keys.start:
+            output[queries] = torch.einsum("hnm,mhd->nhd", scores.softmax(-1), grouped(value[keys], query))
+            log_sum_exp[:, queries] = scores.logsumexp(-1)
     return output, log_sum_exp
 
 
-def varlen_attn_without_groups(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, return_aux, scale, window_size):
-    """With that of torch 2.11."""
-    assert query.shape[1] == key.shape[1] == value.shape[1]
-    settings = {"return_aux": return_aux, "scale": scale, "window_size": window_size}
-    return varlen_attn(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, **settings)
-
-
-def flash_backward(grad_output, inputs, result, lengths, scaling, before):
-    """What flash attention's backward kernel computes from the saved output and log-sum-exps."""
+def flash_backward(call, grad_output, inputs, result, scaling):
+    """What its backward kernel computes from the saved output and log-sum-exps."""
     (query, key, value), (output, log_sum_exp) = inputs, result
+    factor = query.shape[-1] ** -0.5 if scaling is None else scaling
     grads = [torch.zeros_like(tensor) for tensor in inputs]
-    for queries, keys, scores in scores_of_sequences(query, key, *lengths, scaling, before):
+    for queries, keys, scores in scores_of_sequences(call, query, key, scaling):
         probabilities = (scores - log_sum_exp[:, queries, None]).exp()
         above = torch.einsum("nhd,mhd->hnm", grad_output[queries], grouped(value[keys], query))
-        grad_scores = probabilities * (above - (grad_output * output)[queries].sum(-1).t()[:, :, None]) * scaling
+        grad_scores = probabilities * (above - (grad_output * output)[queries].sum(-1).t()[:, :, None]) * factor
         grads[0][queries] = torch.einsum("hnm,mhd->nhd", grad_scores, grouped(key[keys], query))
         of_keys = torch.einsum("hnm,nhd->mhd", grad_scores, query[queries])
         of_values = torch.einsum("hnm,nhd->mhd", probabilities, grad_output[queries])
@@ -130,67 +121,89 @@ def flash_backward(grad_output, inputs, result, lengths, scaling, before):
     return tuple(grads)
 
 
-class Calls(list):
-    """With a function `use` that replaces the forward kernel."""
-
-
 @pytest.fixture
 def flash_calls(monkeypatch):
     """Flash attention's two kernels on a CPU, and the calls to them."""
-    calls = Calls()
+    calls = []
 
-    def use(forward):
-        @functools.wraps(forward)
-        def counted(*args, **kwargs):
-            calls.append("forward")
-            return forward(*args, **kwargs)
+    def forward(call, *args):
+        calls.append("forward, causal" if call.causal else "forward")
+        return flash_forward(call, *args)
 
-        monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", counted)
+    def backward(call, *args):
+        calls.append("backward, causal" if call.causal else "backward")
+        return flash_backward(call, *args)
 
-    def backward(*args):
-        calls.append("backward")
-        return flash_backward(*args)
-
-    monkeypatch.setattr(varlen_attention, "_flash_backward", backward)
-    monkeypatch.setattr(varlen_attention, "check_alignment", lambda _device, _dtype: None)
-    varlen_attention._takes_groups.cache_clear()
-    use(varlen_attn)
-    calls.use = use
+    monkeypatch.setattr(varlen, "_flash_forward", forward)
+    monkeypatch.setattr(varlen, "_flash_backward", backward)
+    varlen.check_here.cache_clear()
     yield calls
-    varlen_attention._takes_groups.cache_clear()
+    varlen.check_here.cache_clear()
 
 
-@pytest.mark.parametrize("function", [varlen_attn, varlen_attn_without_groups])
-@pytest.mark.parametrize(("seed", "window"), [(0, None), (1, None), (2, 1), (3, 7)])
-def test_varlen_equals_dense_attention_and_runs_each_kernel_once(random_pass, flash_calls, seed, window, function):
-    flash_calls.use(function)
+def plan_calls(end, window=None):
+    """A plan without the check of the machine."""
+    return varlen.VarlenTree._plan(end.numpy(), torch.float64, torch.device("cpu"), window)
+
+
+@pytest.mark.parametrize(("seed", "window"), [*((seed, None) for seed in range(12)), (2, 1), (3, 7)])
+def test_varlen_equals_dense_attention_and_runs_each_kernel_once_a_call(random_pass, flash_calls, seed, window):
     end = random_pass(seed, num_trees=3)[END]
-    plan = varlen_attention.VarlenTree.plan(end.numpy(), torch.float64, torch.device("cpu"), window)
+    plan = plan_calls(end, window)
     assert_equals_dense(end, PlannedPass.of(plan), window)
-    assert flash_calls == ["forward", "backward"]
+    kinds = [", causal", ""][: len(plan.calls)]
+    assert flash_calls == [*(f"forward{kind}" for kind in kinds), *(f"backward{kind}" for kind in kinds)]
+
+
+#: A prompt of 20 with a branch of 30, which forks into five of 2, and with a branch of 1.
+CUT_AT_A_FORK = torch.tensor([61] * 20 + [60] * 30 + [52, 52, 54, 54, 56, 56, 58, 58, 60, 60] + [61])
+#: A prompt of 9 whose two branches of 40 fork into three of 1: cuts at both branches, which share the prompt's keys.
+TWO_CUTS = torch.tensor([95] * 9 + [52] * 40 + [50, 51, 52] + [95] * 40 + [93, 94, 95])
+
+
+@pytest.mark.parametrize(
+    ("end", "cuts", "gathers"),
+    [
+        (CUT_AT_A_FORK, [(50, 60, ((0, 20), (20, 50)))], False),
+        (TWO_CUTS, [(49, 52, ((0, 9), (9, 49))), (92, 95, ((0, 9), (52, 92)))], True),
+        (torch.tensor([4] * 4), [], None),
+        (torch.tensor([6, 6, 4, 4, 6, 6]), [], None),
+    ],
+)
+def test_cuts_lie_where_most_keys_are_saved(flash_calls, end, cuts, gathers):
+    found = varlen._cuts(list(chains(end.numpy())), end.numpy())
+    assert [(cut.start, cut.stop, cut.above) for cut in found] == cuts
+    plan = plan_calls(end)
+    assert [call.key_index is not None for call in plan.calls[1:]] == [gathers] * (gathers is not None)
+    assert_equals_dense(end, PlannedPass.of(plan))
+
+
+def test_the_machine_is_checked_with_gaps_between_queries_and_between_keys(flash_calls):
+    varlen.check_here(torch.device("cpu"), torch.float32)
+    assert flash_calls == ["forward, causal", "forward", "backward, causal", "backward"]
+
+
+@pytest.mark.parametrize("wrong", ["first key", "no keys"])
+def test_flash_attention_that_computes_a_tree_wrongly_is_refused(flash_calls, monkeypatch, wrong):
+    def forward(call, query, *args):
+        output, log_sum_exp = flash_forward(call, query, *args, to_last=wrong != "first key")
+        if wrong == "no keys":
+            output = output.masked_fill(log_sum_exp.t()[:, :, None] == torch.inf, torch.nan)
+        return output, log_sum_exp
+
+    monkeypatch.setattr(varlen, "_flash_forward", forward)
+    with pytest.raises(RuntimeError, match="on a small tree here"):
+        varlen.check_here(torch.device("cpu"), torch.float32)
 
 
 def test_torch_takes_the_arguments_of_flash_attention():
     """Its own forward and backward functions, on tensors without values."""
-    tensors = [torch.empty(1, heads, 6, 64, dtype=torch.bfloat16, device="meta") for heads in (4, 2, 2)]
-    plan = varlen_attention.VarlenTree(
-        6, torch.bfloat16, *(torch.empty(n, dtype=torch.int64, device="meta") for n in (10, 5, 5)), 2, 4
-    )
+    tensors = [torch.empty(1, heads, 61, 64, dtype=torch.bfloat16, device="meta") for heads in (4, 2, 2)]
+    plan = varlen.VarlenTree._plan(CUT_AT_A_FORK.numpy(), torch.bfloat16, torch.device("meta"), None)
     output, log_sum_exp = plan.forward(*tensors, None)
     grads = plan.backward(torch.empty_like(output), tuple(tensors), (output, log_sum_exp), None)
-    assert (output.shape, log_sum_exp.shape) == ((1, 4, 6, 64), (1, 4, 6))
+    assert (output.shape, log_sum_exp.shape) == ((1, 4, 61, 64), (1, 4, 61))
     assert [grad.shape for grad in grads] == [tensor.shape for tensor in tensors]
-
-
-def test_flash_attention_that_is_aligned_to_the_first_key_is_refused(monkeypatch):
-    def top_left(query, key, value, *_):
-        mask = torch.ones(len(query), len(key), dtype=torch.bool).tril()
-        heads_first = [tensor.transpose(0, 1)[None] for tensor in (query, key, value)]
-        return F.scaled_dot_product_attention(*heads_first, attn_mask=mask)[0].transpose(0, 1), None
-
-    monkeypatch.setattr(varlen_attention, "_flash_forward", top_left)
-    with pytest.raises(RuntimeError, match="does not align its causal mask"):
-        varlen_attention.check_alignment.__wrapped__(torch.device("cpu"), torch.bfloat16)
 
 
 @pytest.mark.parametrize(

@@ -1,196 +1,287 @@
-"""Tree attention as one call of variable-length flash attention: each chain is a sequence below its path.
+"""Tree attention as one or two calls of variable-length flash attention: each chain is a sequence.
 
-The queries of a chain are its own tokens, its keys the path above it and itself; flash attention's causal mask is
-aligned to the last query and the last key (bottom right), so each query sees the whole path and the chain up to itself.
-`check_alignment` verifies this. The backward pass takes output and log-sum-exps from the forward pass, but gathers keys
-and values again: saved copies would grow with the number of branches.
+In the first call the queries of a chain attend to the path above it and, causally, to itself; flash attention's causal
+mask is aligned to the last query and the last key (bottom right). Keys that many chains share, such as a prompt's, are
+left out there: in a second call, without a mask, all tokens below a cut attend to the keys above it. The two results
+are merged by their log-sum-exps. `check_here` verifies all of this on the machine.
+
+Both backward calls get the merged output and log-sum-exps, so each gives its keys' part of the gradients. They gather
+keys and values again: saved copies would grow with the number of branches.
 """
 
 from __future__ import annotations
 
-import inspect
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from rllib_arpo.policy.attention.chains import chains, last_tokens, tokens_of
+from rllib_arpo.policy.attention.chains import Chain, Range, chains, joined, last_tokens, tokens_of
+from rllib_arpo.policy.attention.path_gather import PathGather
 from rllib_arpo.policy.attention.tree_operator import empty_tokens_first
+from rllib_arpo.policy.upload import upload
+
+#: Largest relative error of `check_here`; half precision gives 1e-2, a wrong mask more than 0.2.
+_CHECK_TOLERANCE = 5e-2
+
+
+@dataclass(frozen=True, slots=True)
+class FlashCall:
+    """One call of flash attention for S sequences, whose queries are the T tokens of a pass in order.
+
+    A sequence without keys gives the output 0, one without queries skips its keys.
+
+    Attributes:
+        key_index: [m] int64, the key tokens of all sequences, one sequence after the other; None: all T in order.
+        query_offsets, key_offsets: [S + 1] int32, where each sequence's queries and keys begin.
+        max_queries, max_keys: the most that any sequence has.
+        causal: whether the last query attends to all keys of its sequence, the one before it to all but the last, ...
+        window: how many keys a query of a causal call attends to at most; None: all.
+    """
+
+    key_index: Tensor | None
+    query_offsets: Tensor
+    key_offsets: Tensor
+    max_queries: int
+    max_keys: int
+    causal: bool = True
+    window: int | None = None
+
+    @property
+    def lengths(self) -> tuple[Tensor, Tensor, int, int]:
+        return self.query_offsets, self.key_offsets, self.max_queries, self.max_keys
+
+    @property
+    def reach(self) -> dict[str, int]:
+        """How far a query sees to its left and right in flash attention's terms; -1 is unlimited."""
+        left = -1 if self.window is None else self.window - 1
+        return {"window_size_left": left, "window_size_right": 0 if self.causal else -1}
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
+        """[T, H, D] queries, [T, H_kv, D] keys and values -> [T, H, D], and the log-sum-exps [H, T]."""
+        return _flash_forward(self, query, self._gather(key), self._gather(value), scaling)
+
+    def backward(
+        self, grad_output: Tensor, inputs: tuple[Tensor, ...], result: tuple[Tensor, Tensor], scaling: float | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The gradients of the queries, and of the gathered keys and values; `result` is that of all calls."""
+        query, key, value = inputs
+        return _flash_backward(self, grad_output, (query, self._gather(key), self._gather(value)), result, scaling)
+
+    def add_to(self, total: Tensor, gradient: Tensor) -> None:
+        """Adds the gradient of the gathered keys or values to that of all T, in place."""
+        if self.key_index is None:
+            total += gradient
+        else:
+            total.index_add_(0, self.key_index, gradient.to(total.dtype))
+
+    def _gather(self, tensor: Tensor) -> Tensor:
+        return tensor if self.key_index is None else tensor[self.key_index]
 
 
 @dataclass(frozen=True, slots=True)
 class VarlenTree:
-    """The attention plan of one pass (`TreePlan`) of C chains.
+    """The attention plan of one pass (`TreePlan`).
 
     Attributes:
-        key_index: [m] int64, the key tokens of all chains, one chain after the other.
-        query_offsets, key_offsets: [C + 1] int32, where each chain's queries and keys begin.
-        max_queries, max_keys: the most that any chain has.
-        window: how many keys a query attends to at most, itself included; None: all of its path.
+        calls: of the chains, and of the tokens below cuts if there are any.
     """
 
     num_tokens: int
     dtype: torch.dtype
-    key_index: torch.Tensor
-    query_offsets: torch.Tensor
-    key_offsets: torch.Tensor
-    max_queries: int
-    max_keys: int
-    window: int | None = None
+    calls: tuple[FlashCall, ...]
 
     @classmethod
     def plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device, window: int | None = None) -> VarlenTree:
-        check_alignment(device, dtype)
-        pass_chains = list(chains(ends))
-        paths = [chain.path if window is None else last_tokens(chain.path, window - 1) for chain in pass_chains]
-        keys = [tokens_of((*path, (chain.start, chain.stop))) for chain, path in zip(pass_chains, paths, strict=True)]
-        num_queries = [chain.stop - chain.start for chain in pass_chains]
-        num_keys = [len(key) for key in keys]
-        return cls(
-            num_tokens=len(ends),
-            dtype=dtype,
-            key_index=torch.from_numpy(np.concatenate(keys)).to(device),
-            query_offsets=_offsets(num_queries, device),
-            key_offsets=_offsets(num_keys, device),
-            max_queries=max(num_queries),
-            max_keys=max(num_keys),
-            window=window,
-        )
+        check_here(device, dtype)
+        return cls._plan(ends, dtype, device, window)
 
-    def forward(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scaling: float | None
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        gathered = self._gathered(query, key, value)
-        output, log_sum_exp = _flash_forward(*gathered, self._lengths, scaling, self._before)
+    @classmethod
+    def _plan(cls, ends: np.ndarray, dtype: torch.dtype, device: torch.device, window: int | None) -> VarlenTree:
+        found = list(chains(ends))
+        cuts = _cuts(found, ends) if window is None else []
+        calls = [_call_of_chains(found, cuts, window, device)]
+        if cuts:
+            calls.append(_call_below_cuts(cuts, len(ends), device))
+        return cls(len(ends), dtype, tuple(calls))
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> tuple[Tensor, Tensor]:
+        inputs = (_tokens_first(query), _tokens_first(key), _tokens_first(value))
+        output, log_sum_exp = self.calls[0].forward(*inputs, scaling)
+        for call in self.calls[1:]:
+            log_sum_exp = _merge(output, log_sum_exp, *call.forward(*inputs, scaling))
         return _heads_first(output), log_sum_exp[None]
 
     def backward(
         self,
-        grad_output: torch.Tensor,
-        inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-        result: tuple[torch.Tensor, torch.Tensor],
+        grad_output: Tensor,
+        inputs: tuple[Tensor, Tensor, Tensor],
+        result: tuple[Tensor, Tensor],
         scaling: float | None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        saved = (_tokens_first(result[0]), result[1][0])
-        gathered = self._gathered(*inputs)
-        grads = _flash_backward(_tokens_first(grad_output), gathered, saved, self._lengths, scaling, self._before)
-        grad_key, grad_value = (self._sum_copies(*pair) for pair in zip(inputs[1:], grads[1:], strict=True))
-        return _heads_first(grads[0]), grad_key, grad_value
-
-    @property
-    def _lengths(self) -> tuple[torch.Tensor, torch.Tensor, int, int]:
-        return self.query_offsets, self.key_offsets, self.max_queries, self.max_keys
-
-    @property
-    def _before(self) -> int:
-        """Flash attention's window to the left of a query; -1 is unlimited."""
-        return -1 if self.window is None else self.window - 1
-
-    def _gathered(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Tokens first: the queries [T, H, D], and the keys and values of all chains, [m, H_kv, D]."""
-        copies = [_tokens_first(tensor)[self.key_index] for tensor in (key, value)]
-        if copies[0].shape[1] != query.shape[1] and not _takes_groups():
-            repeats = query.shape[1] // copies[0].shape[1]
-            copies = [tensor.repeat_interleave(repeats, dim=1) for tensor in copies]
-        return _tokens_first(query), copies[0], copies[1]
-
-    def _sum_copies(self, tensor: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-        """The gradient of `tensor` [1, H_kv, T, D]: the sum over its copies in all branches, in fp32 at least."""
-        total = empty_tokens_first(tensor, dtype=torch.promote_types(tensor.dtype, torch.float32)).zero_()
-        gradient = gradient.to(total.dtype).unflatten(1, (tensor.shape[1], -1)).sum(dim=2)
-        _tokens_first(total).index_add_(0, self.key_index, gradient)
-        return total.to(tensor.dtype)
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        saved, tokens = (_tokens_first(result[0]), result[1][0]), tuple(map(_tokens_first, inputs))
+        grads = [call.backward(_tokens_first(grad_output), tokens, saved, scaling) for call in self.calls]
+        grad_query = grads[0][0] if len(grads) == 1 else grads[0][0] + grads[1][0]
+        # Many branches add to the gradient of a shared key, so the sum is at least fp32.
+        sums = [empty_tokens_first(like, dtype=torch.promote_types(like.dtype, torch.float32)) for like in inputs[1:]]
+        for i, total in enumerate(sums, start=1):
+            total.zero_()
+            for call, of_call in zip(self.calls, grads, strict=True):
+                call.add_to(_tokens_first(total), of_call[i])
+        grad_key, grad_value = (total.to(like.dtype) for total, like in zip(sums, inputs[1:], strict=True))
+        return _heads_first(grad_query), grad_key, grad_value
 
 
-def _tokens_first(tensor: torch.Tensor) -> torch.Tensor:
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Tokens [start, stop) that attend to all keys in `above`, the path through the node at the cut."""
+
+    start: int
+    stop: int
+    above: tuple[Range, ...]
+
+
+def _cuts(found: Sequence[Chain], ends: np.ndarray) -> list[Cut]:
+    """The cuts that save most: keys that are no longer gathered, less the tokens whose two results are merged.
+
+    No cut lies below another one. Below a node with m keys on its path, its own included, n chains save (n - 1) m.
+    """
+    rows = {chain.start: row for row, chain in enumerate(found)}
+    parents = [rows[chain.path[-1][0]] if chain.path else -1 for chain in found]
+    below, best, is_cut = [0] * (len(found) + 1), [0] * (len(found) + 1), [False] * len(found)
+    for row in reversed(range(len(found))):
+        chain = found[row]
+        num_keys, num_queries = chain.path_length + chain.stop - chain.start, int(ends[chain.start]) - chain.stop
+        saved = (below[row] - 1) * num_keys - num_queries
+        is_cut[row], best[row] = saved > best[row], max(saved, best[row])
+        below[parents[row]] += below[row] + 1
+        best[parents[row]] += best[row]
+    cuts: list[Cut] = []
+    for chain, cut in zip(found, is_cut, strict=True):
+        if cut and (not cuts or chain.start >= cuts[-1].stop):
+            cuts.append(Cut(chain.stop, int(ends[chain.start]), (*chain.path, (chain.start, chain.stop))))
+    return cuts
+
+
+def _call_of_chains(found: Sequence[Chain], cuts: Sequence[Cut], window: int | None, device: torch.device) -> FlashCall:
+    """Each chain attends to itself and to its path, as far as no cut takes it and the window reaches."""
+    keys: list[tuple[Range, ...]] = []
+    following = iter(cuts)
+    cut = next(following, None)
+    for chain in found:
+        while cut is not None and chain.start >= cut.stop:
+            cut = next(following, None)
+        path = chain.path[len(cut.above) :] if cut is not None and chain.start >= cut.start else chain.path
+        path = path if window is None else last_tokens(path, window - 1)
+        keys.append((*path, (chain.start, chain.stop)))
+    index = np.concatenate([tokens_of(ranges) for ranges in keys])
+    sizes = [(chain.stop - chain.start, _count(ranges)) for chain, ranges in zip(found, keys, strict=True)]
+    gathers = any(queries != num_keys for queries, num_keys in sizes)
+    return _flash_call(sizes, index if gathers else None, device, window=window)
+
+
+def _call_below_cuts(cuts: Sequence[Cut], num_tokens: int, device: torch.device) -> FlashCall:
+    """All tokens below a cut attend to the keys above it; no keys are copied if they lie in order already."""
+    keys = [joined(cut.above) for cut in cuts]
+    in_order = all(len(ranges) == 1 for ranges in keys)
+    in_order = in_order and all(left[0][1] <= right[0][0] for left, right in itertools.pairwise(keys))
+    sizes: list[tuple[int, int]] = []
+    query = key = 0
+    for cut, ranges in zip(cuts, keys, strict=True):
+        sizes += [(cut.start - query, 0), (0, ranges[0][0] - key if in_order else 0)]
+        sizes.append((cut.stop - cut.start, _count(ranges)))
+        query, key = cut.stop, ranges[-1][1]
+    sizes += [(num_tokens - query, 0), (0, num_tokens - key if in_order else 0)]
+    index = None if in_order else np.concatenate([tokens_of(ranges) for ranges in keys])
+    return _flash_call([size for size in sizes if any(size)], index, device, causal=False)
+
+
+def _flash_call(
+    sizes: Sequence[tuple[int, int]],
+    index: np.ndarray | None,
+    device: torch.device,
+    *,
+    causal: bool = True,
+    window: int | None = None,
+) -> FlashCall:
+    """Args: `sizes`: of each sequence, its numbers of queries and of keys."""
+    lengths = np.array(sizes, np.int32)
+    offsets = np.concatenate([np.zeros((1, 2), np.int32), lengths.cumsum(axis=0, dtype=np.int32)])
+    max_queries, max_keys = lengths.max(axis=0).tolist()
+    of_queries, of_keys = (upload(np.ascontiguousarray(column), device) for column in offsets.T)
+    return FlashCall(
+        None if index is None else upload(index, device), of_queries, of_keys, max_queries, max_keys, causal, window
+    )
+
+
+def _count(ranges: Sequence[Range]) -> int:
+    return sum(stop - start for start, stop in ranges)
+
+
+def _merge(output: Tensor, log_sum_exp: Tensor, more: Tensor, of_more: Tensor) -> Tensor:
+    """Adds the result for other keys to `output`, [T, H, D], in place; returns the log-sum-exps for all, [H, T]."""
+    of_more = of_more.masked_fill(of_more == torch.inf, -torch.inf)  # Flash attention's value for no keys is inf.
+    total = torch.logaddexp(log_sum_exp, of_more)
+    shares = [(part - total).exp().t()[:, :, None] for part in (log_sum_exp, of_more)]
+    output.mul_(shares[0]).addcmul_(more, shares[1])
+    return total
+
+
+def _tokens_first(tensor: Tensor) -> Tensor:
     """[1, H, T, D] -> [T, H, D], a view."""
     return tensor[0].transpose(0, 1)
 
 
-def _heads_first(tensor: torch.Tensor) -> torch.Tensor:
+def _heads_first(tensor: Tensor) -> Tensor:
     """[T, H, D] -> [1, H, T, D], a view."""
     return tensor.transpose(0, 1)[None]
 
 
 @cache
-def check_alignment(device: torch.device, dtype: torch.dtype) -> None:
-    """Checks two queries below a path of one token: only the second one may see the last of the three keys.
+def check_here(device: torch.device, dtype: torch.dtype) -> None:
+    """Compares a small pass with `PathGather` in fp32: two trees with a cut each, paths below one, and grouped heads.
 
     Raises:
-        RuntimeError: flash attention aligns its causal mask differently on this machine.
+        RuntimeError: output or gradients differ, so flash attention works differently on this machine.
     """
-    zeros = torch.zeros(3, 1, 64, dtype=dtype, device=device)
-    value = torch.eye(3, 64, dtype=dtype, device=device)[:, None]
-    lengths = (_offsets([2], device), _offsets([3], device), 2, 3)
-    output, _ = _flash_forward(zeros[:2], zeros, value, lengths, None, -1)
-    expected = [[0.5, 0.5, 0.0], [1 / 3, 1 / 3, 1 / 3]]
-    if not np.allclose(output[:, 0, :3].float().cpu().numpy(), expected, atol=1e-2):
+    ends = np.repeat([20, 16, 14, 16, 18, 20, 29, 28, 29], [9, 3, 2, 2, 2, 2, 7, 1, 1])
+    generator = torch.Generator().manual_seed(0)
+    draws = [torch.randn(1, heads, len(ends), 64, generator=generator).to(device, dtype) for heads in (2, 1, 1, 2)]
+    found, wide = [], torch.promote_types(dtype, torch.float32)
+    for plan in (VarlenTree._plan(ends, dtype, device, None), PathGather.plan(ends, wide, device)):
+        query, key, value, grad = (tensor.to(plan.dtype) for tensor in draws)
+        result = plan.forward(query, key, value, None)
+        found.append((result[0], *plan.backward(grad, (query, key, value), result, None)))
+    errors = [((got - want).norm() / want.norm()).item() for got, want in zip(*found, strict=True)]
+    if not max(errors) <= _CHECK_TOLERANCE:
         raise RuntimeError(
-            "Variable-length flash attention does not align its causal mask to the last key here: "
+            f"Variable-length flash attention is wrong by {max(errors):.2g} on a small tree here: "
             "set tree_attention='path_gather'."
         )
 
 
-def _offsets(lengths: list[int], device: torch.device) -> torch.Tensor:
-    return torch.tensor([0, *np.cumsum(lengths).tolist()], dtype=torch.int32, device=device)
-
-
-@cache
-def _takes_groups() -> bool:
-    """Whether torch accepts fewer heads of keys than of queries (from 2.13 on)."""
-    from torch.nn.attention.varlen import varlen_attn
-
-    return "enable_gqa" in inspect.signature(varlen_attn).parameters
-
-
 def _flash_forward(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    lengths: tuple[torch.Tensor, torch.Tensor, int, int],
-    scaling: float | None,
-    before: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The output [T, H, D], and the log-sum-exps of the scores, [H, T]."""
-    from torch.nn.attention.varlen import AuxRequest, varlen_attn
-
-    grouping = {"enable_gqa": True} if query.shape[1] != key.shape[1] else {}
-    return varlen_attn(
-        query,
-        key,
-        value,
-        *lengths,
-        return_aux=AuxRequest(lse=True),
-        scale=scaling,
-        window_size=(before, 0),
-        **grouping,
-    )
+    call: FlashCall, query: Tensor, key: Tensor, value: Tensor, scaling: float | None
+) -> tuple[Tensor, Tensor]:
+    """torch's own operator, since `varlen_attn` of torch 2.11 takes no fewer heads of keys than of queries."""
+    return torch.ops.aten._flash_attention_forward(
+        query, key, value, *call.lengths, 0.0, call.causal, False, scale=scaling, **call.reach
+    )[:2]
 
 
 def _flash_backward(
-    grad_output: torch.Tensor,
-    inputs: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-    result: tuple[torch.Tensor, torch.Tensor],
-    lengths: tuple[torch.Tensor, torch.Tensor, int, int],
+    call: FlashCall,
+    grad_output: Tensor,
+    inputs: tuple[Tensor, Tensor, Tensor],
+    result: tuple[Tensor, Tensor],
     scaling: float | None,
-    before: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The gradients of `inputs`, as `varlen_attn`'s own backward pass computes them from its saved result."""
+) -> tuple[Tensor, Tensor, Tensor]:
     # Without dropout the kernel draws no random numbers.
     state, unused = (grad_output.new_empty(size, dtype=torch.uint64) for size in (2, 0))
     return torch.ops.aten._flash_attention_backward(
-        grad_output,
-        *inputs,
-        *result,
-        *lengths,
-        0.0,
-        True,
-        state,
-        unused,
-        scale=scaling,
-        window_size_left=before,
-        window_size_right=0,
+        grad_output, *inputs, *result, *call.lengths, 0.0, call.causal, state, unused, scale=scaling, **call.reach
     )
