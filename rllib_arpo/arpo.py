@@ -36,7 +36,7 @@ from rllib_arpo.learner.sharding import NonFiniteLossError
 from rllib_arpo.options.paths import KEYS_WITH_PATHS, with_absolute_paths
 from rllib_arpo.policy.module_checkpoint import resolve
 from rllib_arpo.record.recorder import TreeRecorder, trial_folder
-from rllib_arpo.rollout.dispatch import DispatchSettings, QuestionDispatcher
+from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.messages import Purpose, SamplingConditions, question_refs
 from rllib_arpo.rollout.metric_table import BATCH_METRICS, nested, rollout_metrics
 from rllib_arpo.rollout.question_stream import QuestionStream
@@ -168,7 +168,7 @@ class ARPO(Algorithm):
 
     def _make_dispatcher(self, group: EnvRunnerGroup, config: ARPOConfig) -> QuestionDispatcher:
         restore = partial(self._restore_while_sampling, group, config)
-        return QuestionDispatcher(group, DispatchSettings.from_configs(config, self.evaluation_config), restore)
+        return QuestionDispatcher(group, config, self.evaluation_config, restore)
 
     def _check_running(self) -> None:
         if self._is_stopped:

@@ -19,10 +19,9 @@ from rllib_arpo.core.advantages import (
     LEAF_WEIGHTINGS,
     MeanAndStd,
     NodeAttribution,
-    batch_advantages,
-    group_reward_scale,
     leaf_ranges,
     leaf_weights,
+    mean_and_std,
     overlong_penalty,
     reward_scale,
     to_go_offsets,
@@ -87,12 +86,12 @@ def leaf_advantages(tree: QuestionTree, config: AlgorithmConfig, statistics: Mea
     layout = depth_first_layout(tree)
     rewards, by_node = leaf_rewards(tree, layout, config), None
     if config.baseline == BATCH:
-        advantages = batch_advantages(rewards, statistics.mean, statistics.std)
         scale = reward_scale(statistics.std)
+        advantages = (rewards - statistics.mean) / scale
     else:
         credit = credit_of(config.baseline)
         advantages, by_node = advantages_of(credit, rewards, tree, layout, config.normalize_std)
-        scale = group_reward_scale(rewards, config.normalize_std)
+        scale = reward_scale(mean_and_std(rewards).std) if config.normalize_std else 1.0
     weighting, offsets = config.leaf_weighting, None
     if config.returns == "to_go":
         offsets = to_go_offsets(tree, layout, LEAF_WEIGHTINGS[weighting](layout), scale)

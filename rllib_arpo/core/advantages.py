@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rllib_arpo.core.token_counts import path_tokens
-from rllib_arpo.core.tree import QuestionTree, TreeLayout, fork_path
+from rllib_arpo.core.tree import QuestionTree, TreeLayout
 
 #: Added to a standard deviation before dividing by it.
 STD_EPSILON = 1e-6
@@ -57,41 +57,6 @@ def mean_and_std(values: np.ndarray) -> MeanAndStd:
     return MeanAndStd(float(values.mean()), float(values.std(ddof=1)))
 
 
-def tree_advantages(rewards: np.ndarray, roots: np.ndarray, normalize_std: bool = True) -> np.ndarray:
-    """`A_l = A_intra + A_inter`: compares a leaf within its own tree and with all trees (Tree-GRPO, arXiv 2509.21240).
-
-    A tree is a root with all its forks. Both terms are `group_advantages`, A_intra over the leaves of the leaf's tree
-    and A_inter over all leaves of the question. The paper defines the sum and the two groups; the authors' code, like
-    `group_advantages`, has ddof = 1 and the 1e-6. For a tree with a single leaf their code sets A_intra to the bare
-    reward; here that leaf has no other leaf to be compared with, so A_intra is 0.
-
-    Args:
-        rewards: [L].
-        roots: [L], equal for the leaves of one tree (`leaf_roots`).
-        normalize_std: False leaves both divisions out.
-
-    Returns:
-        [L].
-    """
-    advantages = group_advantages(rewards, normalize_std)
-    for root in np.unique(roots):
-        advantages[roots == root] += group_advantages(rewards[roots == root], normalize_std)
-    return advantages
-
-
-def leaf_roots(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
-    """The number of the root from which each leaf descends, [L] int64: 1 for "1", "1.0" and "1.0.2"."""
-    return np.array([fork_path(tree.trajectories[leaf].agent_id)[0] for leaf in layout.leaves], dtype=np.int64)
-
-
-def batch_advantages(rewards: np.ndarray, batch_mean: float, batch_std: float) -> np.ndarray:
-    """`A_l = (r_l - batch mean) / (batch std + 1e-6)`, [L] (REINFORCE++, arXiv 2501.03262).
-
-    Mean and standard deviation are taken over all trajectories of the batch that count.
-    """
-    return (np.asarray(rewards, dtype=np.float64) - batch_mean) / reward_scale(batch_std)
-
-
 def reward_scale(std: float) -> float:
     """The divisor of rewards with this standard deviation: `std + 1e-6`.
 
@@ -99,11 +64,6 @@ def reward_scale(std: float) -> float:
     earlier rewards are divided by the same number, which must not make them a million times larger.
     """
     return std + STD_EPSILON if std > STD_EPSILON else 1.0
-
-
-def group_reward_scale(rewards: np.ndarray, normalize_std: bool) -> float:
-    """The number by which `group_advantages` divides a question's rewards [L]; 1 if it does not, or all are equal."""
-    return reward_scale(mean_and_std(rewards).std) if normalize_std else 1.0
 
 
 def earlier_rewards(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:

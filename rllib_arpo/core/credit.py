@@ -12,16 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rllib_arpo.core.advantages import (
-    earlier_rewards,
-    group_advantages,
-    last_nodes,
-    leaf_ranges,
-    leaf_roots,
-    node_depths,
-    tree_advantages,
-)
-from rllib_arpo.core.tree import QuestionTree, TreeLayout
+from rllib_arpo.core.advantages import earlier_rewards, group_advantages, last_nodes, leaf_ranges, node_depths
+from rllib_arpo.core.tree import QuestionTree, TreeLayout, fork_path
 
 CreditFunction = Callable[[np.ndarray, QuestionTree, TreeLayout, bool], np.ndarray]
 
@@ -31,9 +23,19 @@ def _group(rewards: np.ndarray, _tree: QuestionTree, _layout: TreeLayout, normal
     return group_advantages(rewards, normalize_std)
 
 
-def _tree(rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool) -> np.ndarray:
-    """Compares a leaf with its own tree and with all trees (`tree_advantages`)."""
-    return tree_advantages(rewards, leaf_roots(tree, layout), normalize_std)
+def tree_credit(rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool = True) -> np.ndarray:
+    """`A = A_intra + A_inter`, [L]: compares a leaf within its own tree and with all trees (Tree-GRPO, 2509.21240).
+
+    A tree is a root with all its forks. Both terms are `group_advantages`, A_intra over the leaves of the leaf's tree
+    and A_inter over all leaves of the question. The paper defines the sum and the two groups; the authors' code, like
+    `group_advantages`, has ddof = 1 and the 1e-6. For a tree with a single leaf their code sets A_intra to the bare
+    reward; here that leaf has no other leaf to be compared with, so A_intra is 0.
+    """
+    roots = np.array([fork_path(tree.trajectories[leaf].agent_id)[0] for leaf in layout.leaves])
+    advantages = group_advantages(rewards, normalize_std)
+    for root in np.unique(roots):
+        advantages[roots == root] += group_advantages(rewards[roots == root], normalize_std)
+    return advantages
 
 
 def same_state_credit(
@@ -129,6 +131,6 @@ def advantages_of(
 #: connector computes it.
 CREDITS: dict[str, Credit] = {
     "group": Credit(_group),
-    "tree": Credit(_tree, needs_forks=True),
+    "tree": Credit(tree_credit, needs_forks=True),
     "same_state": Credit(same_state_credit, judges_equal_returns=True),
 }

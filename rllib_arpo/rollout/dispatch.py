@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -39,34 +39,6 @@ POLL_DURING_UPDATE_S = 0.5
 SLEEP_TIMEOUT_S = 600.0
 #: The env runner in the driver's own process.
 LOCAL = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DispatchSettings:
-    """The settings of one group of env runners.
-
-    Attributes:
-        num_envs: the environments that an env runner has for each purpose: it gets as many questions at a time.
-        question_deadline_s: the longest deadline of any question.
-        restore_timeout_s: how long to wait for an env runner while none is healthy.
-        overlaps: whether the env runners go on sampling while the learner updates.
-    """
-
-    num_envs: Mapping[Purpose, int]
-    question_deadline_s: float
-    restore_timeout_s: float
-    overlaps: bool = False
-
-    @classmethod
-    def from_configs(cls, config: AlgorithmConfig, evaluation_config: AlgorithmConfig | None) -> DispatchSettings:
-        """`config` is for this group's env runners, `evaluation_config` for evaluation questions, if there are any."""
-        configs = {Purpose.TRAINING: config, Purpose.EVALUATION: evaluation_config or config}
-        return cls(
-            num_envs={purpose: c.num_envs_per_env_runner for purpose, c in configs.items()},
-            question_deadline_s=max(c.question_deadline_s for c in configs.values()),
-            restore_timeout_s=config.env_runner_restore_timeout_s,
-            overlaps=config.max_weight_lag > 0 and not config.in_evaluation,
-        )
 
 
 @dataclass(slots=True, eq=False)
@@ -145,14 +117,25 @@ class QuestionDispatcher:
     continue with the questions that they have.
     """
 
-    def __init__(self, group: EnvRunnerGroup, settings: DispatchSettings, restore: Callable[[], object]):
+    def __init__(
+        self,
+        group: EnvRunnerGroup,
+        config: AlgorithmConfig,
+        evaluation_config: AlgorithmConfig | None,
+        restore: Callable[[], object],
+    ):
         """
         Args:
             group: the training or the evaluation env runners.
+            config: of these env runners.
+            evaluation_config: for evaluation questions, if there are any.
             restore: brings restarted env runners back, with the right weights; called after each failure.
         """
         self._group = group
-        self._settings = settings
+        self._configs = {Purpose.TRAINING: config, Purpose.EVALUATION: evaluation_config or config}
+        self._restore_timeout_s = config.env_runner_restore_timeout_s
+        #: Whether the env runners go on sampling while the learner updates.
+        self._overlaps = config.max_weight_lag > 0 and not config.in_evaluation
         self._restore = restore
         self._runners: defaultdict[int, _Runner] = defaultdict(_Runner)
         #: All questions that were asked and not collected yet.
@@ -187,7 +170,7 @@ class QuestionDispatcher:
             # The driver has heard nobody while it did something else.
             runner.heard_at = time.monotonic()
         # Questions to be sampled during the update must be handed out before it.
-        while not all(self._asked[ref].has_ended for ref in refs) or (self._settings.overlaps and self._waiting):
+        while not all(self._asked[ref].has_ended for ref in refs) or (self._overlaps and self._waiting):
             self._exchange(conditions)
         questions = [self._asked.pop(ref) for ref in refs]
         self._missing |= {q.ref: q.cause for q in questions if q.cause is not None}
@@ -276,9 +259,10 @@ class QuestionDispatcher:
 
         During an update the driver hands out no questions, so an env runner that samples meanwhile gets all in advance.
         """
-        if self._settings.overlaps and purpose == Purpose.TRAINING:
+        if self._overlaps and purpose == Purpose.TRAINING:
             return math.inf
-        return self._settings.num_envs[purpose]
+        num_envs: int = self._configs[purpose].num_envs_per_env_runner
+        return num_envs
 
     def _answers(self, shares: dict[int, list[QuestionRef]], conditions: SamplingConditions) -> list[tuple[int, Any]]:
         """Calls these env runners and waits until at least one called env runner has answered.
@@ -286,7 +270,7 @@ class QuestionDispatcher:
         Returns:
             (env runner, RunnerAnswer, Failure or exception) for each env runner that has answered.
         """
-        timeout_s = POLL_DURING_UPDATE_S if self._settings.overlaps else POLL_S
+        timeout_s = POLL_DURING_UPDATE_S if self._overlaps else POLL_S
         if self._is_local():
             exchange = self._group.local_env_runner.exchange
             return [(number, exchange(refs, conditions, timeout_s)) for number, refs in shares.items()]
@@ -334,7 +318,8 @@ class QuestionDispatcher:
         forgotten = [ref for ref in runner.in_flight if ref not in outcome.in_flight]
         self._put_back([runner.in_flight.pop(ref) for ref in forgotten])
         silence = time.monotonic() - runner.heard_at
-        if runner.in_flight and silence > self._settings.question_deadline_s + HANG_SLACK_S:
+        longest_s = max(config.question_deadline_s for config in self._configs.values())
+        if runner.in_flight and silence > longest_s + HANG_SLACK_S:
             return self._lose(number, f"no question has ended for {silence:.0f} s", restart=True)
         return None
 
@@ -394,7 +379,7 @@ class QuestionDispatcher:
         Raises:
             RuntimeError: no env runner comes back.
         """
-        limit = time.monotonic() + self._settings.restore_timeout_s
+        limit = time.monotonic() + self._restore_timeout_s
         self._restore()
         while not self._group.healthy_env_runner_ids():
             runners = [self._runners[number] for number in self._group._worker_manager.actors()]

@@ -3,9 +3,8 @@
 Neither trajectories nor other questions wait for a decision: only the children start later.
 """
 
-from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,14 +62,33 @@ def at_random(candidates: Sequence[ForkCandidate], rng: np.random.Generator) -> 
     return [tree[i] for i in range(rounds) for tree in shuffled if i < len(tree)]
 
 
-class ForkSchedule(ABC):
+#: Whether a candidate's decision is due: `(candidate, all that wait, live trajectory -> passed turn) -> bool`.
+Due = Callable[[ForkCandidate, Sequence[ForkCandidate], Mapping[str, int]], bool]
+
+
+def at_once(candidate: ForkCandidate, waiting: Sequence[ForkCandidate], passed: Mapping[str, int]) -> bool:
+    """Every node is decided the moment its entropies are known."""
+    return True
+
+
+def turn_by_turn(candidate: ForkCandidate, waiting: Sequence[ForkCandidate], passed: Mapping[str, int]) -> bool:
+    """The nodes of a turn are decided together, when all live trajectories of the question have passed that turn."""
+    first = min(other.num_turns for other in waiting)
+    return candidate.num_turns == first and all(turns >= first for turns in passed.values())
+
+
+def over_tree(candidate: ForkCandidate, waiting: Sequence[ForkCandidate], passed: Mapping[str, int]) -> bool:
+    """All nodes are decided together, when all trajectories have ended; the children's nodes come after these."""
+    return not passed
+
+
+class ForkSchedule:
     """Holds fork candidates back until their decision is due."""
 
-    #: Whether a candidate may be decided later than in the engine step in which it is added.
-    defers = True
-
-    def __init__(self, order: Order):
-        self._order = order
+    def __init__(self, is_due: Due, order: Order):
+        self._is_due, self._order = is_due, order
+        #: Whether a candidate may be decided later than in the engine step in which it is added.
+        self.defers = is_due is not at_once
         #: Live trajectory -> the last turn of its path for which no decision has to wait.
         self._passed: dict[str, int] = {}
         self._candidates: list[ForkCandidate] = []
@@ -90,45 +108,17 @@ class ForkSchedule(ABC):
 
     def due(self) -> list[ForkCandidate]:
         """Removes and returns the candidates whose decision is due, in order."""
-        marked = [(candidate, self._is_due(candidate)) for candidate in self._candidates]
-        self._candidates = [candidate for candidate, is_due in marked if not is_due]
-        return self._order([candidate for candidate, is_due in marked if is_due])
-
-    @abstractmethod
-    def _is_due(self, candidate: ForkCandidate) -> bool:
-        """Whether this candidate's decision is due."""
-
-
-class AtOnce(ForkSchedule):
-    """Every node is decided the moment its entropies are known."""
-
-    defers = False
-
-    def _is_due(self, candidate: ForkCandidate) -> bool:
-        return True
-
-
-class TurnByTurn(ForkSchedule):
-    """The nodes of a turn are decided together, when all live trajectories of the question have passed that turn."""
-
-    def _is_due(self, candidate: ForkCandidate) -> bool:
-        first = min(c.num_turns for c in self._candidates)
-        return candidate.num_turns == first and all(passed >= first for passed in self._passed.values())
-
-
-class OverTree(ForkSchedule):
-    """All nodes are decided together, when all trajectories have ended; the children's nodes come after these."""
-
-    def _is_due(self, candidate: ForkCandidate) -> bool:
-        return not self._passed
+        due = [candidate for candidate in self._candidates if self._is_due(candidate, self._candidates, self._passed)]
+        self._candidates = [candidate for candidate in self._candidates if candidate not in due]
+        return self._order(due)
 
 
 #: `budget_allocation` -> a function that makes a question's schedule from its random generator.
 BUDGET_ALLOCATIONS: dict[str, Callable[[np.random.Generator], ForkSchedule]] = {
-    "first_come": lambda rng: AtOnce(by_agent),
-    "ranked": lambda rng: TurnByTurn(by_rise),
-    "ranked_over_tree": lambda rng: OverTree(by_rise),
-    "random_over_tree": lambda rng: OverTree(lambda candidates: at_random(candidates, rng)),
+    "first_come": lambda rng: ForkSchedule(at_once, by_agent),
+    "ranked": lambda rng: ForkSchedule(turn_by_turn, by_rise),
+    "ranked_over_tree": lambda rng: ForkSchedule(over_tree, by_rise),
+    "random_over_tree": lambda rng: ForkSchedule(over_tree, lambda candidates: at_random(candidates, rng)),
 }
 #: The allocations that look at the rise.
 RANKED = frozenset({"ranked", "ranked_over_tree"})
@@ -145,4 +135,4 @@ def make_schedule(budget_allocation: str, rng: np.random.Generator, *, determini
         deterministic: True if timing must not matter: "first_come" then decides turn by turn in the order of agent ids.
     """
     schedule = BUDGET_ALLOCATIONS[budget_allocation](rng)
-    return TurnByTurn(by_agent) if deterministic and not schedule.defers else schedule
+    return ForkSchedule(turn_by_turn, by_agent) if deterministic and not schedule.defers else schedule

@@ -1,7 +1,5 @@
 """Advantages, weights and attribution: by hand and against explicit sums over leaves."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -9,19 +7,16 @@ from hypothesis import example, given, settings
 from rllib_arpo.core.advantages import (
     ATTRIBUTIONS,
     LEAF_WEIGHTINGS,
-    batch_advantages,
     group_advantages,
     hard_attribution,
     kl_reward_to_go,
     leaf_ranges,
-    leaf_roots,
     leaf_weights,
     loss_denominator,
     overlong_penalty,
     reward_scale,
     soft_attribution,
     to_go_offsets,
-    tree_advantages,
 )
 from rllib_arpo.core.packing import concatenate, pack_tree
 from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
@@ -41,53 +36,13 @@ def _forked_tree() -> QuestionTree:
     )
 
 
-def test_group_advantages_by_hand():
-    # Mean 1, deviations 1, -1, 1, -1: the ddof = 1 variance is 4 / 3.
-    expected = np.array([1.0, -1.0, 1.0, -1.0]) / (math.sqrt(4.0 / 3.0) + 1e-6)
-    np.testing.assert_allclose(group_advantages(np.array([2.0, 0.0, 2.0, 0.0])), expected, rtol=1e-14)
-
-
-def test_tree_advantages_by_hand():
-    # Between: mean 1.5 of 3, 1, 0, 3, 0.5 and 1.5; deviations 1.5, -0.5, -1.5, 1.5, -1, 0; variance 8 / 5.
-    rewards, roots = np.array([3.0, 1.0, 0.0, 3.0, 0.5, 1.5]), np.array([0, 0, 1, 1, 1, 2])
-    between = np.array([1.5, -0.5, -1.5, 1.5, -1.0, 0.0]) / (math.sqrt(8 / 5) + 1e-6)
-    # Within: 3, 1 of mean 2, variance 2; 0, 3, 0.5 of mean 7/6, variance 31/12; one leaf alone has nothing beside it.
-    within = np.concatenate(
-        [
-            np.array([1.0, -1.0]) / (math.sqrt(2) + 1e-6),
-            np.array([-7 / 6, 11 / 6, -2 / 3]) / (math.sqrt(31 / 12) + 1e-6),
-            [0.0],
-        ]
-    )
-    np.testing.assert_allclose(tree_advantages(rewards, roots), between + within, rtol=1e-13)
-
-
-def test_the_root_of_a_leaf_is_that_of_its_whole_line():
-    tree = make_tree(
-        [1],
-        [
-            make_trajectory("0", [make_turn([2], [3])], stop_reason=StopReason.DEADLINE),
-            make_trajectory("10", [make_turn([6])]),
-            make_trajectory("0.0", [make_turn([4], [5]), make_turn([7])], num_inherited_turns=1),
-            make_trajectory("0.0.0", [make_turn([8])], num_inherited_turns=2),
-        ],
-    )
-    layout = depth_first_layout(tree)
-    assert [tree.trajectories[leaf].agent_id for leaf in layout.leaves] == ["0.0", "0.0.0", "10"]
-    assert leaf_roots(tree, layout).tolist() == [0, 0, 10]
+def test_equal_rewards_are_not_scaled():
+    assert [reward_scale(std) for std in (0.25, 0.0, 1e-17)] == [0.25 + 1e-6, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("rewards", [[], [0.7], [0.1, 0.1, 0.1], [-1.0] * 16])
 def test_a_group_without_signal_has_advantage_zero_exactly(rewards: list[float]):
     assert group_advantages(np.array(rewards)).tolist() == [0.0] * len(rewards)
-
-
-def test_batch_advantages_by_hand():
-    expected = np.array([0.5, -1.5]) / (0.5 + 1e-6)
-    np.testing.assert_allclose(batch_advantages(np.array([1.0, -1.0]), 0.5, 0.5), expected, rtol=1e-14)
-    # A batch of equal rewards is not scaled.
-    assert [reward_scale(std) for std in (0.25, 0.0, 1e-17)] == [0.25 + 1e-6, 1.0, 1.0]
-    assert batch_advantages(np.array([-1.0, -1.0]), -1.0, 0.0).tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(
@@ -169,27 +124,6 @@ def test_attribution_by_hand():
     np.testing.assert_allclose(hard.a_pos, [1.75, 0.0, 0.0], rtol=1e-14)
     np.testing.assert_allclose(hard.a_neg, [0.0, -0.625, -0.5], rtol=1e-14)
     np.testing.assert_allclose(hard.weight, [3.5, 2.5, 0.5], rtol=1e-14)
-
-
-def test_offsets_to_go_by_hand():
-    # "0" and its fork share a turn that pays 0.5; the first turn of "1" pays 0.2.
-    tree = make_tree(
-        [1],
-        [
-            make_trajectory("0", [make_turn([2], [3], reward=0.5), make_turn([4])], reward=1.0),
-            make_trajectory("1", [make_turn([5], [3], reward=0.2), make_turn([6])]),
-            make_trajectory("0.0", [make_turn([7])], reward=-1.0, num_inherited_turns=1),
-            make_trajectory("2", [make_turn([8])], reward=1.0),
-        ],
-    )
-    layout = depth_first_layout(tree)
-    assert tree.returns().tolist() == [1.5, 0.2, -0.5, 1.0]
-    offsets = to_go_offsets(tree, layout, np.ones(4), scale=2.0)
-    # In the order 0, its end, 0.0, 1, its end, 2; the mean at the second turns is 0.4.
-    np.testing.assert_allclose(offsets, [0.0, 0.05, 0.05, 0.0, -0.1, 0.0], atol=1e-15)
-    # "0" alone, "0.0" and "1" count 1, 1 and 2: the mean is 0.35.
-    branch = to_go_offsets(tree, layout, np.array([1.0, 1.0, 2.0, 2.0]), scale=1.0)
-    np.testing.assert_allclose(branch, [0.0, 0.15, 0.15, 0.0, -0.15, 0.0], atol=1e-15)
 
 
 @settings(max_examples=200, deadline=None)

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from rllib_arpo import AEPOConfig, TreeGRPOConfig
-from rllib_arpo.core.advantages import group_advantages, leaf_roots, tree_advantages
-from rllib_arpo.core.credit import same_state_credit
+from rllib_arpo.core.advantages import group_advantages
+from rllib_arpo.core.credit import same_state_credit, tree_credit
 from rllib_arpo.core.rollout_history import RolloutReference
 from rllib_arpo.rollout.settings import RolloutSettings
 from tests.enumerable.gradients import Estimator, expected_gradients
@@ -106,7 +106,7 @@ def test_where_turns_are_paid_total_and_to_go_give_the_exact_gradient(problem, s
 REWARD, BRANCH_REWARD = Estimator("uniform"), Estimator("branch")
 CENTERED = Estimator("uniform", lambda rewards, *_: group_advantages(rewards, normalize_std=False))
 NORMALIZED = Estimator("uniform", lambda rewards, *_: group_advantages(rewards))
-WITHIN_TREES = Estimator("uniform", lambda rewards, *tree: tree_advantages(rewards, leaf_roots(*tree)))
+WITHIN_TREES = Estimator("uniform", tree_credit)
 TIMES_ENTROPY = replace(NORMALIZED, entropy_advantage_coeff=0.2)
 SAME_STATE = Estimator("uniform", same_state_credit)
 SAME_STATE_WITHOUT_STD = Estimator("uniform", partial(same_state_credit, normalize_std=False))

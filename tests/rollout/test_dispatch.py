@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from rllib_arpo import faults
+from rllib_arpo import ARPOConfig, faults
 from rllib_arpo.core.rollout_history import RolloutReference
 from rllib_arpo.faults import Failure
 from rllib_arpo.rollout import dispatch
-from rllib_arpo.rollout.dispatch import DispatchSettings, QuestionDispatcher
+from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.messages import (
     FailedQuestion,
     Purpose,
@@ -165,13 +165,12 @@ def make_group(monkeypatch):
 
         monkeypatch.setattr(dispatch, "restart_env_runner", restart)
         monkeypatch.setattr(faults.ray, "kill", kill)
-        settings = DispatchSettings(
-            num_envs={Purpose.TRAINING: 2, Purpose.EVALUATION: num_evaluation_envs},
-            question_deadline_s=10.0,
-            restore_timeout_s=5.0,
-            overlaps=max_weight_lag > 0,
+        common = {"question_deadline_s": 10.0, "env_runner_restore_timeout_s": 5.0, "max_weight_lag": max_weight_lag}
+        config, evaluation_config = (
+            ARPOConfig().update_from_dict(common | {"num_envs_per_env_runner": number})
+            for number in (2, num_evaluation_envs)
         )
-        return group, QuestionDispatcher(group, settings, restore=group.restore)
+        return group, QuestionDispatcher(group, config, evaluation_config, restore=group.restore)
 
     return make
 

@@ -7,6 +7,7 @@ import pytest
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
 import rllib_arpo
+from rllib_arpo import ARPOConfig
 from rllib_arpo.envs.errors import ContractError, DataError
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.rollout.callbacks import RunnerCallbacks
@@ -60,7 +61,7 @@ def test_environments_of_evaluation_that_cannot_be_made_do_not_cost_the_env_runn
     assert failure.message.startswith("env='ToolMath-v0' cannot be made: ")
     group = SimpleNamespace(num_remote_env_runners=lambda: 1, foreach_env_runner=lambda *_, **__: [64, failure])
     with pytest.raises(DataError, match=f"^{re.escape(failure.message)}$"):
-        QuestionDispatcher(group, None, None).num_questions(Purpose.EVALUATION, 8)
+        QuestionDispatcher(group, ARPOConfig(), None, None).num_questions(Purpose.EVALUATION, 8)
     runner.stop()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from rllib_arpo.core.rollout_history import RolloutReference
 from rllib_arpo.engine.scripted_engine import RandomPolicy
-from rllib_arpo.rollout.fork_schedule import ForkCandidate, OverTree, at_random, by_rise, make_schedule
+from rllib_arpo.rollout.fork_schedule import ForkCandidate, at_random, make_schedule
 from rllib_arpo.rollout.seeds import request_seed
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, in_question
 from tests.helpers.scripts import answer, tool
@@ -46,7 +46,7 @@ def test_agents_are_ordered_by_number_and_rises_by_size():
 
 
 def test_over_the_tree_nothing_is_due_until_all_have_ended():
-    schedule = OverTree(by_rise)
+    schedule = make_schedule("ranked_over_tree", NO_DRAWS, deterministic=True)
     for agent in ("0", "1"):
         schedule.passed(agent, 0)
     schedule.add(candidate("0", 1, 0.1))

@@ -12,7 +12,7 @@ from ray.rllib.utils.metrics.stats import MeanStats
 from rllib_arpo import ARPO, ARPOConfig
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
-from rllib_arpo.rollout.dispatch import DispatchSettings, QuestionDispatcher
+from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.rollout.messages import Purpose
 from tests.helpers.configs import small_config
@@ -45,7 +45,7 @@ def test_env_runner_restore_timeout_s():
     config = ARPOConfig().fault_tolerance(env_runner_restore_timeout_s=0.5)
     manager = SimpleNamespace(actors=lambda: {1: None})
     nobody = SimpleNamespace(healthy_env_runner_ids=list, _worker_manager=manager)
-    dispatcher = QuestionDispatcher(nobody, DispatchSettings.from_configs(config, None), lambda: None)
+    dispatcher = QuestionDispatcher(nobody, config, None, lambda: None)
     with pytest.raises(RuntimeError, match="does not come back; 0 questions are missing"):
         dispatcher._wait_for_env_runners("it died")
 
