@@ -200,7 +200,10 @@ def test_env_runners_that_go_on_during_the_update_are_given_all(make_group):
     dispatcher.ask(question_refs(range(8)))
     assert collect(dispatcher, range(4)) == [0, 1, 2, 3]
     assert group.asked == [(1, [0, 2, 4, 6]), (2, [1, 3, 5, 7])]
+    # The next ones as well, though the questions that are waited for have all ended.
+    dispatcher.ask(question_refs(range(8, 10)))
     assert collect(dispatcher, range(4, 8)) == [4, 5, 6, 7]
+    assert group.asked[2:] == [(1, [8]), (2, [9])]
     assert group.timeouts == {dispatch.POLL_DURING_UPDATE_S}
 
 
@@ -229,16 +232,6 @@ def test_evaluation_has_environments_of_its_own(make_group):
     assert collect(dispatcher, [0]) == [0]
     assert sample(dispatcher, range(4), Purpose.EVALUATION) == [0, 1, 2, 3]
     assert group.asked == [(1, [0, 1]), (1, [], [0, 1, 2]), (1, [2], [3])]
-
-
-def test_a_batch_that_has_ended_already_does_not_keep_the_next_one_waiting(make_group):
-    """What goes on during the update is handed out before the update, although nothing is waited for any more."""
-    group, dispatcher = make_group({1: []}, max_weight_lag=1)
-    dispatcher.ask(question_refs(range(4)))
-    collect(dispatcher, range(2))
-    dispatcher.ask(question_refs(range(4, 6)))
-    assert collect(dispatcher, range(2, 4)) == [2, 3]
-    assert group.asked == [(1, [0, 1, 2, 3]), (1, [4, 5])]
 
 
 @pytest.mark.parametrize(("replies", "num_questions", "asked", "restarted"), [
@@ -330,18 +323,12 @@ def test_a_suspect_that_raises_is_asked_alone_again(make_group):
     assert group.asked == [(1, [0, 1]), (1, [0, 1]), (1, [0]), (1, [1]), (1, [1]), (1, [1]), (1, [1]), (1, [2, 3])]
 
 
-def test_a_question_that_kills_every_env_runner_is_given_up_and_no_other(make_group):
+@pytest.mark.parametrize(("number", "deadly"), [(8, 3), (1, 0)])
+def test_a_question_that_kills_every_env_runner_is_given_up_and_no_other(make_group, number, deadly):
     group, dispatcher = make_group({1: [], 2: []})
-    group.deadly = {3}
-    assert sample(dispatcher, range(8)) == [0, 1, 2, 4, 5, 6, 7]
-    assert list(dispatcher.take_missing()) == [QuestionRef(3)]
-
-
-def test_a_question_that_kills_both_env_runners_is_given_up_although_no_other_is_left(make_group):
-    group, dispatcher = make_group({1: [], 2: []})
-    group.deadly = {0}
-    assert sample(dispatcher, range(1)) == []
-    assert list(dispatcher.take_missing()) == [QuestionRef(0)]
+    group.deadly = {deadly}
+    assert sample(dispatcher, range(number)) == [n for n in range(number) if n != deadly]
+    assert list(dispatcher.take_missing()) == [QuestionRef(deadly)]
 
 
 def test_what_is_missing_in_a_batch_that_is_read_ahead_is_told_with_that_batch(make_group):

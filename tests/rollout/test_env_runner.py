@@ -95,11 +95,3 @@ def test_a_name_of_arpos_is_refused(purpose, key):
     sentence = f"^A callback, on_sample_end, logs under '{name}', a name of ARPO's own metrics: choose another name.$"
     with pytest.raises(ContractError, match=sentence):
         on_sample_end(log, purpose)
-
-
-def test_other_names_and_groups_are_kept():
-    def log(metrics_logger, **_):
-        metrics_logger.log_value(("mine", "entropy"), 1.0, window=1)
-
-    metrics = on_sample_end(log, Purpose.EVALUATION).take_metrics({Purpose.EVALUATION})
-    assert metrics[Purpose.EVALUATION]["mine"]["entropy"].peek() == 1.0

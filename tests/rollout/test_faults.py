@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import os
 import re
 import signal
@@ -56,22 +57,22 @@ class FlakyTool(Tool):
 
 @pytest.fixture
 def sample(tmp_path, monkeypatch):
-    """sample(fault, during=..., **engine_kwargs) -> QUESTIONS questions, two at a time, sampled by a random policy."""
+    """sample(fault, script, during=...) -> QUESTIONS questions, two at a time; without a script the policy is random."""
     monkeypatch.setitem(TOOLS, "flaky", FlakyTool)
     tokenizer = byte_tokenizer()
     tokenizer.save_pretrained(tmp_path)
     replies = [tokenizer.encode(text, add_special_tokens=False) for text in REPLIES]
 
-    def run(fault="", script=None, during=lambda: None, change=lambda engine: engine, **changes):
+    def run(fault="", script=None, during=lambda: None):
         tools = {"flaky": {"fault": fault}, "python": {"preload": ["math"], "time_limit_s": 5.0}}
         env_config = {"model_name_or_path": str(tmp_path), "task": "arithmetic", "tools": tools, "max_tool_calls": 6}
         policy = RandomPolicy(len(tokenizer), replies=replies)
-        engine = change(scripted_engine(script or policy.reply, vocab_size=len(tokenizer)))
+        engine = scripted_engine(script or policy.reply, vocab_size=len(tokenizer))
         sampled: list[SampledQuestion] = []
         config = settings(num_rollouts=M, num_initial_rollouts=2, max_context_tokens=4096, max_response_tokens=2000)
         with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
             envs = [ToolEnv(env_config) for _ in range(2)]
-            loop.submit(question_refs(range(QUESTIONS)), envs, replace(config, **changes))
+            loop.submit(question_refs(range(QUESTIONS)), envs, config)
             while loop.in_flight:
                 sampled += loop.take()
                 during()
@@ -134,36 +135,15 @@ def test_a_tool_process_that_is_killed_again_and_again_comes_back(sample):
 
 @pytest.mark.parametrize("kind", [RuntimeError, TimeoutError])
 def test_an_engine_that_dies_in_mid_tree_ends_the_loop_at_once(sample, kind):
-    def dies(engine):
-        step = engine.step
+    requests = itertools.count()
 
-        def faulty():
-            if engine.num_steps == 60:
-                raise kind("the engine died")
-            return step()
-
-        engine.step = faulty
-        return engine
+    def dies(_request, _times_asked):
+        if next(requests) == 5:
+            raise kind("the engine died")
+        return ScriptedReply([20, ANSWER])
 
     with pytest.raises(RuntimeError, match="the engine died"):
-        sample(change=dies)
-
-
-def test_a_deadline_ends_only_its_own_questions_trajectories(sample_questions):
-    """Question 1 alone has tools that do not answer in time."""
-    sampled = sample_questions(
-        range(4),
-        {"hooks": {"step": in_question(1, lambda *_: asyncio.sleep(60.0))}},
-        num_envs=4,
-        num_rollouts=4,
-        num_initial_rollouts=4,
-        question_deadline_s=4.0,
-        deterministic=True,
-    )
-    reasons = {q.number: Counter(endings(q.tree)) for q in sampled}
-    assert [StopReason.DEADLINE in reasons[number] for number in range(4)] == [False, True, False, False]
-    assert all(len(q.tree.trajectories) == 4 for q in sampled)
-    assert sampled[-1].number == 1
+        sample(script=dies)
 
 
 def test_requests_that_a_deadline_cuts_off_leave_the_engine_while_the_loop_goes_on():
@@ -309,13 +289,9 @@ class Careless(ScriptedEnv):
 @pytest.mark.parametrize(("returned", "sentence"), [
     ({"reward": float("nan")}, "Careless, question 0, agent 0: the reward must be a finite number, not nan."),
     ({"observation": (), "new_context": True}, "Careless, question 0, agent 0: a new context must have a token."),
-    ({"reward": None}, "Careless, question 0, agent 0: the reward must be a finite number, not None."),
     ({"accuracy": float("nan")}, "Careless, question 0, agent 0: the accuracy must be a finite number, not nan."),
-    ({"observation": [[1, 2]]}, "Careless, question 0, an observation must be a list of token ids, not int64"),
-    ({"observation": [0.5]}, "Careless, question 0, an observation must be a list of token ids, not float64"),
     ({"observation": [[1], [2, 3]]}, "Careless, question 0, an observation must be a list of token ids, not [[1"),
     ({"observation": "text"}, "Careless, question 0, an observation must be a list of token ids, not 'text'."),
-    ({"observation": [50, -1]}, "Careless, question 0, an observation has the token id -1; the model has 0 to 10"),
     ({"observation": [104]}, "Careless, question 0, an observation has the token id 104; the model has 0 to 103."),
 ])  # fmt: skip
 def test_what_an_environment_must_not_return_ends_the_run_with_its_name(returned, sentence):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from rllib_arpo.core.rollout_history import RolloutReference
+from rllib_arpo.core.token_counts import all_path_tokens
 from rllib_arpo.engine.scripted_engine import RandomPolicy
 from rllib_arpo.rollout.fork_schedule import ForkCandidate, at_random, make_schedule
 from rllib_arpo.rollout.seeds import request_seed
@@ -22,46 +23,12 @@ def candidate(agent_id: str, num_turns: int, delta: float = 0.0) -> ForkCandidat
     return ForkCandidate(agent_id, num_turns, delta, [], agent_id)
 
 
-def test_a_turn_is_due_when_every_live_trajectory_has_passed_it():
-    schedule = make_schedule("first_come", NO_DRAWS, deterministic=True)
-    for agent in ("0", "1", "2"):
-        schedule.passed(agent, 0)
-    schedule.add(candidate("1", 1))
-    schedule.passed("1", 1)
-    assert schedule.due() == []
-    schedule.ended("2")
-    assert schedule.due() == []
-    schedule.add(candidate("0", 1))
-    schedule.passed("0", 1)
-    assert [c.agent_id for c in schedule.due()] == ["0", "1"]
-    assert schedule.due() == []
-
-
 def test_agents_are_ordered_by_number_and_rises_by_size():
     for allocation, order in (("first_come", ["0", "0.0", "2", "10"]), ("ranked", ["10", "0.0", "2", "0"])):
         schedule = make_schedule(allocation, NO_DRAWS, deterministic=True)
         for agent, rise in (("10", 0.3), ("2", 0.1), ("0.0", 0.1), ("0", -0.2)):
             schedule.add(candidate(agent, 1, rise))
         assert [c.agent_id for c in schedule.due()] == order
-
-
-def test_over_the_tree_nothing_is_due_until_all_have_ended():
-    schedule = make_schedule("ranked_over_tree", NO_DRAWS, deterministic=True)
-    for agent in ("0", "1"):
-        schedule.passed(agent, 0)
-    schedule.add(candidate("0", 1, 0.1))
-    schedule.add(candidate("0", 2, 0.4))
-    schedule.add(candidate("1", 1, 0.2))
-    schedule.ended("0")
-    assert schedule.due() == []
-    schedule.ended("1")
-    assert [(c.agent_id, c.num_turns) for c in schedule.due()] == [("0", 2), ("1", 1), ("0", 1)]
-    # The next wave: a child's nodes.
-    schedule.passed("0.0", 2)
-    schedule.add(candidate("0.0", 3, 0.3))
-    assert schedule.due() == []
-    schedule.ended("0.0")
-    assert [c.agent_id for c in schedule.due()] == ["0.0"]
 
 
 def test_at_random_trees_take_turns_and_every_order_within_a_tree_is_equally_likely():
@@ -107,16 +74,14 @@ def test_a_late_decision_forks_the_state_at_the_node(sample_tree):
     assert ("0", "0@1") in sampled.env.forks and ("0@1", "0.0") in sampled.env.forks
 
 
-def test_other_questions_do_not_wait_for_a_schedule(sample_questions):
-    """Question 0 waits for its slow tool; question 1, which has none, is over long before."""
-    done = sample_questions(
-        [0, 1],
-        {"hooks": {"step": in_question(0, lambda *_: asyncio.sleep(0.3))}},
-        deterministic=True,
-        num_rollouts=3,
-        num_initial_rollouts=2,
-    )
-    assert [question.number for question in done] == [1, 0]
+def test_trees_do_not_depend_on_how_many_questions_run_at_a_time(sample_questions):
+    """The tools of question 0 are slow, so the others, which do not wait for it, are over before; none is dropped."""
+    budget = {"deterministic": True, "num_rollouts": 4, "num_initial_rollouts": 2}
+    slow = {"hooks": {"step": in_question(0, lambda *_: asyncio.sleep(0.3))}}
+    together, alone = (sample_questions(range(8), slow, num_envs=number, **budget) for number in (4, 1))
+    assert [question.number for question in alone] == [*range(8)] != [question.number for question in together]
+    lengths = [{q.number: all_path_tokens(q.tree).tolist() for q in sample} for sample in (together, alone)]
+    assert lengths[0] == lengths[1]
 
 
 @pytest.mark.parametrize(

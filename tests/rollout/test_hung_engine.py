@@ -60,11 +60,17 @@ def test_the_algorithm_ends_with_the_cause_and_stops(ray_cluster, model_folder):
     assert time.perf_counter() - begin < 30
 
 
-def test_a_call_that_hangs_is_given_up():
+def raises(error):
+    raise error
+
+
+def test_a_call_that_hangs_is_given_up_and_an_error_of_the_call_is_raised():
     thread = EngineThread()
     assert thread.call(lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
         thread.call(lambda: 1 / 0)
+    with pytest.raises(TimeoutError, match=r"^of the tool$"):
+        thread.call(raises, TimeoutError("of the tool"))
     with pytest.raises(TimeoutError, match=r"^The engine has not finished wait within 0\.1 s\.$"):
         thread.call(threading.Event().wait, timeout_s=0.1)
     assert thread._thread.daemon
@@ -80,11 +86,3 @@ def test_the_arguments_of_a_call_do_not_stay_until_the_next_one():
     while left() is not None and time.monotonic() < limit:
         time.sleep(0.01)
     assert left() is None
-
-
-def test_a_timeout_of_the_call_itself_stays_what_it_is():
-    def own():
-        raise TimeoutError("of the tool")
-
-    with pytest.raises(TimeoutError, match=r"^of the tool$"):
-        EngineThread().call(own)

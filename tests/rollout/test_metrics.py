@@ -10,7 +10,7 @@ from rllib_arpo.core.rollout_history import EarlierQuestion
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory, Turn
 from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import QuestionRef, SampledQuestion
-from rllib_arpo.rollout.metric_table import nested, rollout_metrics
+from rllib_arpo.rollout.metric_table import rollout_metrics
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 #: k. The entropies beyond it are recorded and not looked at.
@@ -166,7 +166,3 @@ def test_levels_of_a_question_by_tool_are_nats_per_token():
 def test_a_group_has_signal_if_counted_rewards_differ():
     assert has_signal(FORKED)
     assert not has_signal(MASKED)
-
-
-def test_nested():
-    assert nested({"a/b": 1, "a/c": 2, "d": 3}) == {"a": {"b": 1, "c": 2}, "d": 3}

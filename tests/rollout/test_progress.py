@@ -1,76 +1,46 @@
-import sys
-from contextlib import contextmanager
+"""The display of a rollout's progress: lines, a bar, or nothing."""
 
-import pytest
+import sys
 
 from rllib_arpo.rollout.progress import RolloutProgress, progress_mode
 
 
-@pytest.fixture
-def clock():
-    """Shows `clock.now`."""
+class Clock:
+    now = 100.0
 
-    def clock():
-        return clock.now
-
-    clock.now = 100.0
-    return clock
+    def __call__(self) -> float:
+        return self.now
 
 
-@contextmanager
-def running(num_questions, *args, **kwargs):
-    progress = RolloutProgress(*args, **kwargs)
-    progress.begin(num_questions)
-    yield progress
+def test_lines_come_every_15_seconds_and_questions_that_join_add_to_the_total(capsys):
+    progress = RolloutProgress("rollout", "lines", clock=(clock := Clock()))
+    progress.begin(2)
+    progress.begin(3, "evaluation")
+    for _ in range(20):
+        clock.now += 1
+        progress.update(tokens=100, forks=1)
+    progress.update(questions=8)
     progress.end()
-
-
-def test_lines_come_every_15_seconds(capsys, clock):
-    with running(8, "rollout 1", "lines", clock=clock) as progress:
-        for _ in range(40):
-            clock.now += 1
-            progress.update(tokens=100, forks=1)
-        progress.update(questions=8)
+    progress.update(tokens=1)
+    progress.begin(4, "evaluation")
+    clock.now += 20
+    progress.update(questions=1, tokens=20)
     assert capsys.readouterr().out == (
-        "rollout 1: 0/8 questions, 100 tok/s, 15 forks, 0 tools in flight\n"
-        "rollout 1: 0/8 questions, 100 tok/s, 30 forks, 0 tools in flight\n"
+        "rollout: 0/5 questions, 100 tok/s, 15 forks, 0 tools in flight\n"
+        "evaluation: 1/4 questions, 1 tok/s, 0 forks, 0 tools in flight\n"
     )
 
 
-def test_nothing_is_shown_if_it_is_off(capfd, clock):
-    with running(8, "rollout", "off", clock=clock) as progress:
-        clock.now += 100
-        progress.update(questions=8, tokens=3, forks=2)
-    assert capfd.readouterr() == ("", "")
-
-
-def test_a_terminal_gets_a_bar(monkeypatch):
+def test_a_terminal_gets_a_bar_which_needs_no_running_ray_and_off_shows_nothing(capsys, monkeypatch):
     assert progress_mode() == "lines"
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    assert progress_mode() == "bar"
-
-
-def test_the_bar_needs_no_running_ray(capsys, clock):
-    with running(8, "rollout", "bar", clock=clock) as progress:
+    for stream in (sys.stdout, sys.stderr):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    for mode, is_shown in (("off", False), (progress_mode(), True)):
+        progress = RolloutProgress("rollout", mode, clock=(clock := Clock()))
+        progress.begin(8)
         clock.now += 2
         progress.update(questions=3, tokens=400, forks=5, tools=3)
-        shown = capsys.readouterr().err
-    assert "rollout (200 tok/s, 5 forks, 3 tools in flight):  38%" in shown
-    assert "3.00/8.00" in shown
-
-
-def test_questions_that_join_a_running_rollout_add_to_its_total(capsys, clock):
-    with running(2, "rollout", "lines", clock=clock) as progress:
-        progress.begin(3, "evaluation")
-        clock.now += 20
-        progress.update(questions=1, tokens=40)
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert ("rollout (200 tok/s, 5 forks, 3 tools in flight):  38%" in err) == ("3.00/8.00" in err) == is_shown
         progress.end()
-        progress.update(tokens=1)
-        progress.begin(4, "evaluation")
-        clock.now += 20
-        progress.update(tokens=20)
-    assert capsys.readouterr().out == (
-        "rollout: 1/5 questions, 2 tok/s, 0 forks, 0 tools in flight\n"
-        "evaluation: 0/4 questions, 1 tok/s, 0 forks, 0 tools in flight\n"
-    )

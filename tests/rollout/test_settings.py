@@ -34,19 +34,12 @@ def test_greedy_decoding_is_one_trajectory():
     assert (settings.seed, settings.rollout_reference) == (0, NO_HISTORY)
 
 
-def test_without_forks_all_start_at_once():
-    config = ARPOConfig().adaptive_rollout(branching="never", num_rollouts=4, num_initial_rollouts=2)
-    assert RolloutSettings.from_config(config, explore=True).num_initial_rollouts == 4
-
-
-def test_an_automatic_threshold_is_a_number_in_the_sampler():
-    config = ARPOConfig().adaptive_rollout(branch_threshold="auto")
+def test_names_are_numbers_in_the_sampler_and_without_forks_all_start_at_once():
+    config = ARPOConfig().adaptive_rollout(branch_threshold="auto", branch_width="wide", num_initial_rollouts=2)
     references = (NO_HISTORY, RolloutReference(rise=1.5))
-    settings = [RolloutSettings.from_config(config, explore=True, rollout_reference=one) for one in references]
-    assert [one.branching.branch_threshold for one in settings] == [0.5, pytest.approx(0.5 + 0.2 * 1.5)]
-
-
-def test_a_wide_fork_has_a_number_of_children_in_the_sampler():
-    config = ARPOConfig().adaptive_rollout(branch_width="wide", num_rollouts=16, num_initial_rollouts=2)
-    widths = [RolloutSettings.from_config(config, explore=explore).branching.branch_width for explore in (True, False)]
-    assert widths == [7, 1]
+    branching = [RolloutSettings.from_config(config, explore=True, rollout_reference=r).branching for r in references]
+    assert [one.branch_threshold for one in branching] == [0.5, pytest.approx(0.5 + 0.2 * 1.5)]
+    assert {one.branch_width for one in branching} == {7}
+    assert (
+        RolloutSettings.from_config(config.adaptive_rollout(branching="never"), explore=True).num_initial_rollouts == 16
+    )

@@ -76,17 +76,6 @@ def test_no_rise_tops_up_from_the_prompt_all_at_once(sample_tree):
     assert sampled.env.added == ["1", "2"]
 
 
-def test_a_fork_keeps_the_initial_entropies_of_its_own_root(sample_tree):
-    """Below "1.0" the entropy 2 is a rise for its root "1", which started with 1, and not for "0", which did with 3."""
-    script = {
-        PROMPT: [answer(9, HIGH), tool(10, LOW)],
-        NODE: [answer(20, HIGH), tool(21, HIGH)],
-        (*NODE, 21, TOOL, 50, 1): [answer(30, 2.0), answer(31, LOW)],
-    }
-    sampled = sample_tree(script, num_rollouts=4, num_initial_rollouts=2)
-    assert sampled.shape()["1.0.0"] == ("1.0", 2, [(31, ANSWER)], "answer")
-
-
 def test_decisions_look_at_the_window_where_all_entropies_are_recorded(sample_tree):
     """The first turn after a tool is certain within the window and unsure beyond it; the second rises within it."""
     later = (*NODE, 20, 21, 22, TOOL, 50, 1)
