@@ -152,7 +152,10 @@ def test_a_sampler_reads_and_writes_what_the_template_does(tmp_path, family, nam
     assert prompt == rendered(family, chat, messages, functions)
 
     pieces, turns, messages = played(family, chat, protocol, talks)
-    sampled = tokenizer.decode(np.concatenate(pieces))
+    tokens = np.concatenate(pieces)
+    sampled = tokenizer.decode(tokens)
+    if talks or not protocol.results_within_turn:  # Behind a turn's last token a result has tokens of its own.
+        assert tokens.tolist() == tokenizer.encode(sampled, add_special_tokens=False)
     end = family.end or family.special[-1]
     whole = rendered(family, chat, messages, functions)
     final = end if family.final is None else family.final

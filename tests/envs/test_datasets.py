@@ -16,7 +16,6 @@ from rllib_arpo.envs.env_config import ToolEnvConfig
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import TASKS, DatasetTask
 from rllib_arpo.envs.tasks import rows as rows_module
-from rllib_arpo.envs.tasks.specs import solved
 from rllib_arpo.envs.tasks.task import permutation
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import Reply, World
@@ -69,21 +68,6 @@ def test_the_rows_own_system_message_is_kept_on_demand(tmp_path):
     question, kept = (DatasetTask(task="parquet", path=path, keep_system_prompt=keep).question(0) for keep in (0, 1))
     assert (question.messages, question.answers) == ((("user", "What is 1 + 1?"),), ("2", "two"))
     assert kept.messages == (("system", "Be short."), *question.messages)
-
-
-@pytest.mark.parametrize(
-    ("value", "answer"),
-    [
-        ("a #### 5", "5"),
-        ("#### 3 #### 4", "3 #### 4"),
-        ("\\boxed{1} \\boxed{2}", "2"),
-        ("$\\boxed 3$", "3"),
-        ("\\fbox{4}", "4"),
-        ("\\boxed{ \\text{(A)} }", "\\text{(A)}"),
-    ],
-)
-def test_answers_of_worked_solutions(value, answer):
-    assert solved(value) == (answer,)
 
 
 def test_worked_examples_are_those_of_the_questions_ability(tmp_path):

@@ -152,36 +152,3 @@ class ReadingTool(Tool):
 def test_whatever_reading_an_argument_raises_is_the_models_error(error, text, argument):
     result = call(ReadingTool(error=error), argument)
     assert result == ToolResult(text, ToolStatus.ERROR)
-
-
-class Typed(Tool):
-    name = "add"
-    timeout_s = 1.0
-    max_result_tokens = 10
-
-    def __init__(self, **parameters):
-        self.parameters = parameters
-
-    async def __call__(self, argument):
-        return ToolResult(argument)
-
-
-@pytest.mark.parametrize(
-    ("schema", "value", "text"),
-    [
-        ({"type": "integer"}, 3, "3"),
-        ({"type": "number"}, 0.5, "0.5"),
-        ({"type": "boolean"}, True, "true"),
-        ({"type": "array"}, [1, "é"], '[1, "é"]'),
-        ({"type": ["string", "null"]}, None, "null"),
-        ({"type": "string"}, "3", "3"),
-        ({}, {"a": 1}, '{"a": 1}'),
-    ],
-)
-def test_the_only_parameter_of_a_tool_has_any_type(schema, value, text):
-    assert Typed(by=schema).text_argument({"by": value}) == text
-
-
-def test_an_unknown_type_is_refused_before_any_call():
-    with pytest.raises(ValueError, match=r"^The schema of the tool 'add' is wrong \('integr' is not valid"):
-        Typed(by={"type": "integr"}).check_schema()

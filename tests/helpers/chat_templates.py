@@ -6,8 +6,6 @@ They write what the published templates of these models write; how it is put tog
 from dataclasses import dataclass, field
 from functools import partial
 
-from tests.helpers.models import byte_tokenizer
-
 _TOOLS = (
     "# Tools\\n\\nYou may call functions. Their signatures are within <tools></tools>:\\n<tools>"
     "{% for tool in tools %}\\n{{ tool | tojson }}{% endfor %}\\n</tools>\\n\\n"
@@ -106,9 +104,8 @@ class Family:
     kwargs: dict = field(default_factory=dict)
 
     def tokenizer(self):
-        tokenizer = byte_tokenizer()
+        tokenizer = merging_tokenizer(self.template)
         tokenizer.add_special_tokens({"additional_special_tokens": list(self.special), "eos_token": self.special[-1]})
-        tokenizer.chat_template = jinja(self.template)
         return tokenizer
 
 

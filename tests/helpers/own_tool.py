@@ -22,14 +22,14 @@ class TallyTool(Tool):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AnswerTool(TallyTool):
-    """With the name of a tag."""
-
-    name: ClassVar[str] = "answer"
-
-
-@dataclass(frozen=True, kw_only=True)
 class OtherPythonTool(TallyTool):
     """With the name of a tool."""
 
     name: ClassVar[str] = "python"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MisspeltTool(TallyTool):
+    """With a type of no JSON schema."""
+
+    parameters: ClassVar = {"text": {"type": "integr"}}

@@ -307,17 +307,6 @@ async def test_wrong_requests_are_refused_and_counted():
     ]
 
 
-async def fails_after_a_refusal(endpoint, row):
-    await adder(endpoint, row)
-    return await adder(endpoint, row, n=2)
-
-
-def test_a_refused_request_is_counted_and_masks_if_the_agent_fails(sample):
-    (question,), _ = sample(fails_after_a_refusal, [1])
-    assert question.requests_refused == 2
-    assert set(endings(question.tree)) == {StopReason.BROKEN_TOOL}
-
-
 async def hopeless(endpoint, row):
     """Asks twice for two answers; question 0 begins with that, and fails; others wait for the deadline then."""
     async with client_of(endpoint) as http:
@@ -364,15 +353,6 @@ def test_messages_that_the_template_does_not_take_are_a_refused_request_also_in_
     assert failed.failure.message == f"UnreadableError: {told}"
 
 
-async def adds_tools(endpoint, row):
-    """Asks without tools, then with them, and then what it was told."""
-    async with client_of(endpoint) as http:
-        await said(http, user("Hi."))
-        refused = await http.post("chat/completions", json={"messages": [user("Add 3.")], "tools": [ADD]})
-        await said(http, user(refused.json()["error"]["message"]))
-    return 1.0
-
-
 UNSHOWN = (
     "The model would not read its tools: the chat template of {} has no support for tools that are called with"
     " <tool_call> (its prompt lacks <tool_call>); choose a model with such a template (Qwen2.5, Qwen3)."
@@ -392,16 +372,7 @@ def test_an_agent_s_tools_need_a_template_that_shows_them(tmp_path):
     with pytest.raises(ValueError, match="would not read") as refused:
         ToolEnv.validate_config({"world": adder, **options})
     assert str(refused.value) == f"env_config['world']: {UNSHOWN.format(tmp_path)}"
-    ToolEnv.validate_config({"world": adds_tools, **options})
-
-
-async def test_tools_that_come_later_are_a_refused_request(tmp_path):
-    env = ToolEnv({"world": adds_tools, **without_tools(tmp_path)})
-    await env.reset(options={"question": 0})
-    observation, *_ = await env.step_agent("0", env.chat.encode("Hi.<|im_end|>"))
-    await env.close_question()
-    assert UNSHOWN.format(tmp_path) in env.tokenizer.decode(observation)
-    assert env.take_refused() == 1
+    ToolEnv.validate_config({"world": told, **options})
 
 
 def test_a_task_s_own_tools_are_not_made_beside_an_agent_of_an_api(make_tool_env, tmp_path):

@@ -90,20 +90,9 @@ def test_type_hints_and_the_docstring_make_the_schema():
 def label(text: Annotated[str, Field(pattern="^a")]): ...
 
 
-@pytest.mark.parametrize(
-    ("function", "argument", "message"),
-    [
-        (draw, "{}", "draw: wrong arguments: 'points' is a required property."),
-        (draw, '{"points": [], "color": 1}', "draw has no parameter 'color': it takes 'points', 'colour', 'unit',"),
-        (draw, '{"points": [{"x": "1"}]}', "draw: wrong arguments: 'points' 0 'x' '1' is not of type 'integer'."),
-        (draw, "points", "draw takes one JSON object with 'points', 'colour',"),
-        # Patterns are pydantic's to check.
-        (label, "b", "label: wrong arguments: 'text' String should match"),
-    ],
-)
-def test_wrong_arguments_are_the_models_error(function, argument, message):
-    text, status = said(tool_of(function), argument)
-    assert (text[: len(message)], status) == (message, ToolStatus.ERROR)
+def test_patterns_are_pydantics_to_check():
+    text, status = said(tool_of(label), "b")
+    assert (text.partition(" should")[0], status) == ("label: wrong arguments: 'text' String", ToolStatus.ERROR)
 
 
 def divide(a: float, b: float):
@@ -112,6 +101,10 @@ def divide(a: float, b: float):
 
 def lost():
     raise LookupError
+
+
+def refusing():
+    raise ToolError("There is nobody.")
 
 
 def threaded():
@@ -133,6 +126,7 @@ def slow():
          "Point(x=1, y=0) Colour.BLUE mm None {'a': 2.0} 1 None {}", ToolStatus.OK),
         (divide, {"a": 1, "b": 0}, "float division by zero", ToolStatus.ERROR),
         (lost, {}, "LookupError", ToolStatus.ERROR),
+        (refusing, {}, "There is nobody.", ToolStatus.ERROR),
         # Plain functions wait in threads, and coroutine functions in the loop.
         (threaded, {}, "False", ToolStatus.OK),
         (awaited, {}, "True", ToolStatus.OK),
@@ -181,22 +175,3 @@ def test_tools_of_other_packages_keep_their_schemas(package, options, monkeypatc
     assert schema["properties"]["a"]["type"] == "integer"
     assert said(added, {"a": 1, "b": 2}) == ("3", ToolStatus.OK)
     assert said(added, {"a": 1, "b": None}) == said(added, {"a": 1}) == ("11", ToolStatus.OK)
-
-
-def greet(name: str) -> str:
-    """Greets someone."""
-    if name == "Nobody":
-        raise ToolError("There is nobody.")
-    return f"Hello {name}"
-
-
-GREET = f"{__name__}:greet"
-
-
-@pytest.mark.parametrize("tools", [[GREET], {greet: {"max_result_tokens": 99}}])
-def test_a_function_answers_by_tags(begun, turn, tools):
-    env = begun(tools=tools)
-    assert "To use greet (Greets someone), write <greet> name </greet>." in env.tokenizer.decode(env._prompt.tolist())
-    assert turn(env, "0", "<greet> Ada </greet>")[0] == "\n<result> Hello Ada </result>\n"
-    text, _, info, _ = turn(env, "0", '<greet> {"name": "Nobody"} </greet>')
-    assert (text, info.tool_call.status) == ("\n<result> There is nobody. </result>\n", ToolStatus.ERROR)
