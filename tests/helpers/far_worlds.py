@@ -90,13 +90,16 @@ class Sums:
 
 
 class Shop:
-    """In TRL's manner, with methods whose names mean something to other kinds of worlds."""
+    """In TRL's manner: methods of all kinds, some with names that mean something to other kinds of worlds."""
 
     owner = property(lambda self: 1 / 0)
 
-    def reset(self, seed, **row):
+    def __init__(self, sign: str = "shop"):
+        self.sign = sign
+
+    async def reset(self, seed, **row):
         self.basket = []
-        return f"shop {seed}"
+        return f"{self.sign} {seed}"
 
     @staticmethod
     def hours() -> tuple:
@@ -112,15 +115,20 @@ class Shop:
     def branches(cls):
         return [cls]
 
-    def buy(self, item: str, number: int = 1, **rest) -> str:
+    def _hidden(self):
+        return "never"
+
+    async def buy(self, item: str, number: int = 1, **rest) -> str:
         """Puts an item into the basket."""
         if item == "air":
             raise LookupError("no air here")
+        if item == "nothing":
+            raise KeyError
         self.basket += number * [item]
         return f"{len(self.basket)} items"
 
-    def get_reward(self):
-        return 1.0 if len(self.basket) == 3 else 0.0
+    async def get_reward(self):
+        return len(self.basket) / 2
 
 
 class Unpaid(Shop):

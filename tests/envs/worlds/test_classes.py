@@ -8,9 +8,13 @@ import threading
 
 import pytest
 
-from rllib_arpo.core.tree import StopReason, ToolStatus
+from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tool_env import ToolEnv
+from rllib_arpo.envs.worlds import Call, Reply
+from tests.helpers.far_worlds import Shop
+from tests.helpers.worlds import QUESTION, far, trunk_of
 
 SAFE = "tests.helpers.safe:Safe"
 ROW = {"prompt": "Open the safe.", "code": "123"}
@@ -40,60 +44,38 @@ def test_a_class_of_trl_is_played_and_forked_by_tags(started, turn):
     assert turn(started(reward={"valid_format": 2.0}), "0", "<turn> 123 ")[1] == 0.0
 
 
-class Meeting:
-    """Methods of all kinds, with options."""
-
-    room = property(lambda self: 1 / 0)
-
-    def __init__(self, name: str = "Ada", **others: str):
-        self.name, self.others, self.words = name, others, []
-
-    async def reset(self, seed: int) -> str:
-        self.words.append(str(seed))
-        return "Speak."
-
-    async def say(self, text: str, times: int = 1) -> list[str]:
-        await asyncio.sleep(0)
-        self.words += [text] * times
-        return self.words
-
-    @staticmethod
-    def twice(number: int) -> int:
-        return 2 * number
-
-    def fail(self) -> None:
-        raise KeyError
-
-    def thread(self) -> str:
-        return str(threading.current_thread() is threading.main_thread())
-
-    def who(self) -> str:
-        return f"{self.name} {self.others}"
-
-    def _hidden(self) -> str:
-        return "never"
-
-    async def get_reward(self) -> float:
-        return len(self.words) / 2
+@pytest.mark.parametrize("world", [{Shop: {"sign": "corner"}}, far("Shop", sign="corner")], ids=["here", "far"])
+async def test_public_methods_of_all_kinds_are_tools(world):
+    play = trunk_of(world)
+    tools = (await play.ready()).tools
+    calls = [
+        (Call("buy", {"item": "tea", "number": 3}), Reply("3 items")),
+        (Call("hours", {}), Reply("(9, 17, True)")),
+        (Call("score", {"item": "tea"}), Reply("tea: 7 of 10")),
+        (Call("close", {"door": "front"}), Reply("front is closed")),
+        (Call("buy", {"item": "air"}), Reply("no air here", status=ToolStatus.ERROR)),
+        (Call("buy", {"item": "nothing"}), Reply("KeyError", status=ToolStatus.ERROR)),
+    ]
+    assert [await play.act(call) for call, _ in calls] == [reply for _, reply in calls]
+    assert play.opening == "corner 1"
+    assert await play.score(FinishedPath(QUESTION, (), False)) is None
+    assert await play.score(FinishedPath(QUESTION, (), True)) == Score(1.5, 1.0)
+    shown = {name: (tool.get("required", []), [*tool["properties"]]) for name, tool in tools.items()}
+    one = {name: ([key], [key]) for name, key in (("close", "door"), ("score", "item"))}
+    assert shown == {"buy": (["item"], ["item", "number"]), "hours": ([], []), **one}
+    kinds = {name: schema["type"] for name, schema in tools["buy"]["properties"].items()}
+    assert kinds == {"item": "string", "number": "integer"}
+    assert tools["buy"]["description"] == "Puts an item into the basket."
 
 
-def test_methods_of_all_kinds_are_called(begun, turn):
-    def said(env, name: str, argument: str = "{}") -> tuple[str, ToolStatus]:
-        text, _, info, _ = turn(env, "0", f"<{name}> {argument} </{name}>")
-        return text.strip().removeprefix("<result> ").removesuffix(" </result>"), info.tool_call.status
+async def test_methods_that_block_run_in_threads():
+    class Threads(Shop):
+        def hours(self) -> bool:
+            return threading.current_thread() is threading.main_thread()
 
-    env = begun(world={Meeting: {"name": "Eve", "to": "Bob"}}, max_tool_calls=9)
-    assert list(env.tools) == ["fail", "say", "thread", "twice", "who"]
-    assert said(env, "say", '{"text": "hello", "times": 2}') == ("['0', 'hello', 'hello']", ToolStatus.OK)
-    assert said(env, "twice", '{"number": 4}') == ("8", ToolStatus.OK)
-    assert said(env, "who") == ("Eve {'to': 'Bob'}", ToolStatus.OK)
-    assert said(env, "thread") == ("True", ToolStatus.OK)
-    assert said(env, "fail") == ("KeyError", ToolStatus.ERROR)
-    assert said(env, "say", "{}") == ("say: wrong arguments: 'text' is a required property.", ToolStatus.ERROR)
-    _, reward, info, _ = turn(env, "0", "<answer> \\boxed{} </answer>")
-    # The reward is what the class says, the accuracy at most 1.
-    assert (reward, info.accuracy, info.stop_reason) == (1.5, 1.0, StopReason.ANSWER)
-    assert said(begun(world={Meeting: {"blocking": True}}), "thread") == ("False", ToolStatus.OK)
+    for blocking in (True, False):
+        reply = await trunk_of({Threads: {"blocking": blocking}}).act(Call("hours", {}))
+        assert reply.text == str(not blocking)
 
 
 class Unscored:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import re
 import sys
 from pathlib import Path
 
 import pytest
 
-from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.rewards import FinishedPath
-from rllib_arpo.envs.worlds import Call, Reply, far_side, interpreter
+from rllib_arpo.envs.worlds import far_side, interpreter
 from rllib_arpo.envs.worlds.registry import find_world
 from rllib_arpo.envs.worlds.session import WorldSession
 from tests.helpers import worlds
@@ -35,31 +33,6 @@ async def test_replies_pay_the_world_scores_and_what_it_prints_is_not_seen(capfd
     await play.close()
     assert (last.text, last.done, play.paid, score.reward, score.accuracy) == ("113", True, 1.0, 11.3, 1.0)
     assert capfd.readouterr() == ("", "")
-
-
-async def test_public_methods_are_tools_as_in_trl_and_as_on_this_side():
-    play, near = far("Shop"), find_world("tests.helpers.far_worlds:Shop").sample
-    world = await play.ready()
-    calls = [
-        (Call("buy", {"item": "tea", "number": 3}), Reply("3 items")),
-        (Call("hours", {}), Reply("(9, 17, True)")),
-        (Call("score", {"item": "tea"}), Reply("tea: 7 of 10")),
-        (Call("close", {"door": "front"}), Reply("front is closed")),
-        (Call("buy", {"item": "air"}), Reply("no air here", status=ToolStatus.ERROR)),
-    ]
-    assert [await play.act(call) for call, _ in calls] == [reply for _, reply in calls]
-    assert await play.score(dataclasses.replace(FINISHED, format_valid=False)) is None
-    assert (play.opening, world.takes_text, (await play.score(FINISHED)).reward) == ("shop 1", False, 1.0)
-    assert world.tools.keys() == near.tools.keys() == {"buy", "close", "hours", "score"}
-    assert world.tools["buy"] == {
-        "type": "object",
-        "properties": {"item": {"type": "string"}, "number": {"type": "integer"}},
-        "required": ["item"],
-        "description": "Puts an item into the basket.",
-    }
-    for name, tool in world.tools.items():
-        assert tool["required"] == near.tools[name].get("required", [])
-        assert [*tool["properties"]] == [*near.tools[name]["properties"]]
 
 
 async def test_steps_are_texts_as_in_gymnasium():
