@@ -33,7 +33,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: train test test-slow lint format generated install locks clean
 
 train: $(INSTALLED)
-	$(BIN)/python -m tuned_examples.trails_smollm2_135m_arpo --entropy-figure outputs/entropy $(ARGS)
+	$(BIN)/python -m tuned_examples.trails_smollm2_135m_arpo $(ARGS)
 
 test: TIER := not slow
 test-slow: TIER := slow

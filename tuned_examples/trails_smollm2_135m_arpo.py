@@ -26,14 +26,10 @@ from rllib_arpo.policy.compilation import fast_dtype
 from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts
 from tuned_examples.decisive_steps import DecisiveSteps
-from tuned_examples.entropy_figure import draw_entropy
 from tuned_examples.trails_models import cold_started_smollm2
 
 parser = add_arm_args(recipe_parser(stop_reward=0.95, stop_iters=8))
 parser.set_defaults(checkpoint_freq=2)  # For --resume. A run keeps two checkpoints and the best, of 1.6 GB each.
-parser.add_argument(
-    "--entropy-figure", metavar="FOLDER", help="first draw where the cold-started model is unsure; takes a minute"
-)
 
 
 def make_model(args) -> str:
@@ -83,7 +79,4 @@ def make_config(model: str, args) -> ARPOConfig:
 if __name__ == "__main__":
     args = parser.parse_args()
     with run_terminal(args, "trails"):
-        config = make_config(make_model(args), args)
-        if args.entropy_figure:
-            draw_entropy(config, "trails", args.entropy_figure)
-        run_recipe(config, args, "trails")
+        run_recipe(make_config(make_model(args), args), args, "trails")

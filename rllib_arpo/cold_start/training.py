@@ -16,10 +16,11 @@ tokens), so that `batch_size` is best 1. Each process first loads the whole mode
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,19 @@ from rllib_arpo.cold_start.examples import load_examples, load_recorded
 from rllib_arpo.envs.protocols import PROTOCOLS
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import end_of_turn
-from rllib_arpo.options.rules import FINITE, NOT_NEGATIVE, POSITIVE, a_dict, at_least, one_of, optional
+from rllib_arpo.options.rules import (
+    ANY,
+    COUNT,
+    FINITE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SWITCH,
+    a_dict,
+    at_least,
+    one_of,
+    optional,
+)
+from rllib_arpo.options.settings import check_settings, setting
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.policy.compilation import fast_dtype
 
@@ -38,68 +51,47 @@ if TYPE_CHECKING:
     from rllib_arpo.policy.lora import Adapter
 
 
-#: What each setting has to be by itself.
-_RULES = {
-    **dict.fromkeys(("epochs", "lr"), POSITIVE),
-    **dict.fromkeys(("warmup", "weight_decay"), NOT_NEGATIVE),
-    **dict.fromkeys(("batch_size", "gradient_accumulation", "max_length", "logging_steps"), at_least(1)),
-    **dict.fromkeys(("lora_rank", "best"), optional(at_least(1))),
-    "min_reward": optional(FINITE),
-    "seed": at_least(0),
-    "dtype": optional(one_of("bfloat16", "float32")),
-    "protocol": optional(one_of(*PROTOCOLS)),
-    "chat_template_kwargs": a_dict(),
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColdStartSettings:
-    """The settings of `train`.
+    """The settings of `train`."""
 
-    Attributes:
-        model: Hugging Face id or folder of a causal LM.
-        data: transcripts, .jsonl or .parquet; with `best` the record of a run, a folder or a file of it.
-        output: folder for the fine-tuned model; must be empty or new.
-        lr: the peak; it falls along a cosine. A LoRA usually takes ten times more than all weights do.
-        warmup: steps of warm-up; below 1: that share of all steps.
-        batch_size: transcripts per device and pass.
-        gradient_accumulation: passes per optimizer step.
-        max_length: tokens; longer transcripts are left out.
-        gradient_checkpointing: computes each layer again in the backward pass.
-        report_to: "none" or "mlflow".
-        protocol: the run's, in which tools are called (`env_config["protocol"]`); transcripts with `tools` need it.
-        chat_template_kwargs: the run's (`env_config["chat_template_kwargs"]`).
-        lora_rank: trains a LoRA of this rank in all linear layers, with alpha twice the rank, instead of all weights;
-            the output folder has the merged weights.
-        fsdp: splits weights, gradients and Adam over the processes (FSDP2).
-        dtype: of the matrix products, and of the frozen weights of a LoRA: "bfloat16" or "float32"; None: `fast_dtype`.
-            Trained weights are fp32; FSDP sums gradients in this type.
-        best: trajectories of each question of a record, at most: those with the largest rewards.
-        min_reward: recorded trajectories with less are left out; None: any reward will do.
-    """
-
-    model: str
-    data: str
-    output: str
-    epochs: float = 3.0
-    lr: float = 7e-6
-    warmup: float = 0.1
-    weight_decay: float = 0.0
-    batch_size: int = 4
-    gradient_accumulation: int = 4
-    max_length: int = 4096
-    gradient_checkpointing: bool = False
-    logging_steps: int = 10
-    report_to: str = "none"
-    seed: int = 0
+    model: str = setting(MISSING, ANY, "Hugging Face id or folder of a causal LM", required=True)
+    data: str = setting(MISSING, ANY,
+        "transcripts, .jsonl or .parquet; with --best the record of a run, a folder or a file of it",
+        required=True)  # fmt: skip
+    output: str = setting(MISSING, ANY, "folder for the fine-tuned model; must be empty or new", required=True)
+    epochs: float = setting(3.0, POSITIVE, "how often each transcript is read")
+    lr: float = setting(7e-6, POSITIVE,
+        "peak learning rate; it falls along a cosine. A LoRA usually takes ten times more than all weights "
+        "do")  # fmt: skip
+    warmup: float = setting(0.1, NOT_NEGATIVE, "steps of warm-up; below 1: that share of all steps")
+    weight_decay: float = setting(0.0, NOT_NEGATIVE, "AdamW's")
+    batch_size: int = setting(4, at_least(1), "transcripts per device and pass")
+    gradient_accumulation: int = setting(4, at_least(1), "passes per optimizer step")
+    max_length: int = setting(4096, at_least(1), "longer transcripts (in tokens) are left out")
+    gradient_checkpointing: bool = setting(False, SWITCH, "less memory, about a third slower")
+    logging_steps: int = setting(10, at_least(1), "steps between logged losses")
+    report_to: str = setting("none", one_of("none", "mlflow"), "none or mlflow", choices=("none", "mlflow"))
+    seed: int = setting(0, COUNT, "of the order of the transcripts")
     # Not in the repr, which `mark` (tuned_examples/small_models.py) hashes: models that exist keep their names.
-    lora_rank: int | None = field(default=None, repr=False)
-    fsdp: bool = field(default=False, repr=False)
-    dtype: str | None = field(default=None, repr=False)
-    best: int | None = field(default=None, repr=False)
-    min_reward: float | None = field(default=None, repr=False)
-    protocol: str | None = field(default=None, repr=False)
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    lora_rank: int | None = setting(None, optional(at_least(1)),
+        "trains a LoRA of this rank in all linear layers, with alpha twice the rank, instead of all weights; the "
+        "output folder has the merged weights", repr=False)  # fmt: skip
+    fsdp: bool = setting(False, SWITCH,
+        "splits weights, gradients and Adam over the processes of `accelerate launch` (FSDP2)", repr=False)  # fmt: skip
+    dtype: str | None = setting(None, optional(one_of("bfloat16", "float32")),
+        "of matrix products, of gradients that FSDP sums, and of the frozen weights of a LoRA; trained weights are "
+        "float32. Default: bfloat16 where it is fast", choices=("bfloat16", "float32"), repr=False)  # fmt: skip
+    best: int | None = setting(None, optional(at_least(1)),
+        "of the record of a run, this many trajectories of each question: those with the largest rewards",
+        repr=False)  # fmt: skip
+    min_reward: float | None = setting(None, optional(FINITE),
+        "leaves out recorded trajectories that earned less", repr=False)  # fmt: skip
+    protocol: str | None = setting(None, optional(one_of(*PROTOCOLS)),
+        "the run's, in which it calls tools (env_config['protocol']); rows with tools need it",
+        choices=tuple(PROTOCOLS), repr=False)  # fmt: skip
+    chat_template_kwargs: Mapping[str, Any] = setting(dict, a_dict(),
+        "the run's (env_config['chat_template_kwargs']), a JSON object", type=json.loads, repr=False)  # fmt: skip
 
     def check(self) -> None:
         """Compares the settings with each other and with the processes, packages and the model that are there.
@@ -108,8 +100,7 @@ class ColdStartSettings:
             ValueError: one is wrong, they contradict each other, or there is no such model.
             ImportError: a LoRA needs PEFT, which is not installed.
         """
-        for name, rule in _RULES.items():
-            rule.check(name, getattr(self, name))
+        check_settings(self)
         if self.best is None and (self.min_reward is not None or Path(self.data).is_dir()):
             raise ValueError("The record of a run needs best, the number of trajectories a question.")
         if self.lora_rank is not None:

@@ -36,7 +36,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--compare", action="append", default=[], help="one more model; the same as one more --model")
     add("--baselines", default="", help=f"also ask the first model in these styles: {', '.join(STYLES)}")
     add("--output", default="evaluation", help="folder for the results; an evaluation that is there continues")
-    add("--entropies", action="store_true", help="keep the entropy of every generated token in the record")
     add("--no-mlflow", dest="mlflow", action="store_false", help="do not log to MLflow")
     add_sampling_arguments(parser)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 from rllib_arpo.envs.registry import task_keys
 from rllib_arpo.evaluation.metrics import SUITES, suite_tasks
 from rllib_arpo.evaluation.plan import EvaluationSettings
+from rllib_arpo.options.settings import add_settings
 from rllib_arpo.policy.compilation import fast_dtype
 
 #: The key of `--env-config` for every task.
@@ -24,30 +24,14 @@ MODEL_HELP = "a Hugging Face folder or id, or a checkpoint of ARPO"
 
 def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds the options that `read_settings` and `read_env_configs` read, and the engine's options."""
-    defaults, add = EvaluationSettings(), parser.add_argument
+    add = parser.add_argument
     add("--tasks", default="", help="names of tasks, separated by commas")
     add("--suite", default="", help=f"suites of the paper, separated by commas: {', '.join(SUITES)}")
     add("--data", action="append", default=[], metavar="TASK=PATH", help="a task's file (its env_config['path'])")
     add("--data-root", help="folder with TASK.jsonl or TASK/test.jsonl (.json, .parquet) for the tasks without --data")
     add("--env-config", default="{}", help='env_config keys by task: JSON like {"gsm8k": {"few_shot": 2}}, or a file;'
         ' the task "*" stands for all tasks')  # fmt: skip
-    add("--samples", type=int, default=defaults.samples, help="samples per question, each with its own seed")
-    add("--temperature", type=float, default=defaults.temperature, help="0 decodes greedily and needs --samples 1")
-    add("--top-p", type=float, help="sample from the likeliest tokens with this share of the probability; default: all")
-    add("--top-k", type=int, help="sample from this many of the likeliest tokens; default: all")
-    add("--repetition-penalty", type=float, help="divide positive logits of earlier tokens by this; default: none")
-    add("--seed", type=int, default=defaults.seed, help="the samples' seeds are made from this one")
-    add("--limit", type=int, help="ask only this many questions of each task, from the first on")
-    add("--protocol", help="how the model calls tools; default: the environment's protocol")
-    add("--few-shot", type=int, help="number of worked examples in the prompt, for tasks that have some")
-    for key in ("max_tool_calls", "max_response_tokens", "max_turn_tokens", "max_context_tokens"):
-        add(f"--{key.replace('_', '-')}", type=int, default=getattr(defaults, key), help="as in ARPOConfig")
-    add("--max-calls-per-tool", type=tool_limits, metavar="TOOL=N,...",
-        help="refuse more calls of a tool; N must be below --max-tool-calls")  # fmt: skip
-    add("--question-deadline", dest="question_deadline_s", type=float, default=defaults.question_deadline_s,
-        help="seconds after which a question's unfinished samples are cut off")  # fmt: skip
-    add("--entropy-estimator", choices=ENTROPY_ESTIMATORS, default=defaults.entropy_estimator, help="as in ARPOConfig")
-    add("--engine", default=defaults.engine, help="vllm, or scripted, which has no model and calls the tools at random")
+    add_settings(parser, EvaluationSettings)
     add("--engine-kwargs", default="{}", help="more engine arguments, for vLLM its EngineArgs: JSON, or a file")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the dtype that is fast on this machine")
     add("--num-threads", type=positive, help="CPU threads of the engine; default: all")
@@ -56,11 +40,9 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
 
 def read_settings(args: argparse.Namespace) -> EvaluationSettings:
     """The settings from the command line."""
-    names = {f.name for f in dataclasses.fields(EvaluationSettings)} - {"engine_kwargs", "dtype"}
-    given = {name: getattr(args, name) for name in names}
-    return EvaluationSettings(
-        **given, engine_kwargs=read_mapping(args.engine_kwargs, "--engine-kwargs"), dtype=args.dtype or fast_dtype()
-    )
+    given = {f.name: getattr(args, f.name) for f in dataclasses.fields(EvaluationSettings) if hasattr(args, f.name)}
+    kwargs = read_mapping(args.engine_kwargs, "--engine-kwargs")
+    return EvaluationSettings(**given | {"engine_kwargs": kwargs, "dtype": args.dtype or fast_dtype()})
 
 
 def read_env_configs(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
@@ -142,14 +124,3 @@ def positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not an integer >= 1")
     return int(text)
-
-
-def tool_limits(text: str) -> dict[str, int]:
-    """Turns "python=5,search=10" into {"python": 5, "search": 10}, for argparse."""
-    limits = {}
-    for part in text.split(","):
-        name, found, number = (piece.strip() for piece in part.partition("="))
-        if not (name and found) or name in limits:
-            raise argparse.ArgumentTypeError(f"{text!r} is not TOOL=N,TOOL=N,...")
-        limits[name] = positive(number)
-    return limits

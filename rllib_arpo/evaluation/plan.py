@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rllib_arpo.core.branching import BranchingParams
+from rllib_arpo.core.entropy import ENTROPY_ESTIMATORS
 from rllib_arpo.core.reshaping import Reshaping
 from rllib_arpo.engine.engine import ALL, WINDOWS
 from rllib_arpo.envs.env_config import read_env_config
@@ -16,71 +17,49 @@ from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.evaluation.model_folders import Model
-from rllib_arpo.options.rules import NOT_NEGATIVE, POSITIVE, SEED, at_least, optional
+from rllib_arpo.options.rules import ANY, COUNT, FINITE, NOT_NEGATIVE, POSITIVE, SEED, SWITCH, at_least, optional
+from rllib_arpo.options.settings import check_settings, setting
 from rllib_arpo.rollout.settings import RolloutSettings
 
 TOOLS, DIRECT = "tools", "direct"
 #: Prompting style -> its changes of the task's `env_config`. "tools": the model has the task's tools, or the user's.
 STYLES: dict[str, dict[str, Any]] = {DIRECT: {"tools": {}}, TOOLS: {}}
-#: Rules for settings from the command line. `Reshaping` and `env_config` check their own keys.
-RULES = {
-    "samples": at_least(1),
-    "temperature": NOT_NEGATIVE,
-    "seed": SEED,
-    "limit": optional(at_least(1)),
-    "max_context_tokens": at_least(1),
-    "max_response_tokens": at_least(1),
-    "max_turn_tokens": optional(at_least(1)),
-    "question_deadline_s": POSITIVE,
-}
-#: The key of `env_config` that limits the calls of each tool.
-TOOL_LIMITS = "max_calls_per_tool"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationSettings:
-    """The settings of all arms. A folder has results of one such set of settings.
+    """The settings of all arms. A folder has results of one such set of settings. None means off, or as usual."""
 
-    Attributes:
-        samples: trajectories per question, each with its own seed.
-        temperature: the sampling temperature; 0 decodes greedily.
-        top_p, top_k, repetition_penalty: as in `Reshaping`; None: off.
-        seed: the samples' seeds are made from this one.
-        limit: ask only this many questions of each task, from the first on; None: all.
-        engine, engine_kwargs, dtype: as in `ARPOConfig.language_model`.
-        max_context_tokens, max_response_tokens, max_turn_tokens, max_tool_calls: as in `ARPOConfig.adaptive_rollout`.
-        max_calls_per_tool: tool name -> limit of its executed calls, for tasks that have the tool; None: no limits.
-        protocol: how the model calls tools; None: the environment's default.
-        few_shot: number of worked examples in the prompt, for tasks that have some; None: the task's default.
-        question_deadline_s: seconds after which a question's unfinished trajectories are cut off.
-        entropies: whether to keep the entropies of all generated tokens.
-        entropy_estimator: how to estimate them, a key of `core.entropy.ENTROPY_ESTIMATORS`.
-    """
-
-    samples: int = 1
-    temperature: float = 1.0
-    top_p: float | None = None
-    top_k: int | None = None
-    repetition_penalty: float | None = None
-    seed: int = 0
-    limit: int | None = None
-    engine: str = "vllm"
+    samples: int = setting(1, at_least(1), "samples per question, each with its own seed")
+    temperature: float = setting(1.0, NOT_NEGATIVE, "0 decodes greedily and needs --samples 1")
+    top_p: float | None = setting(None, optional(FINITE),
+        "sample from the likeliest tokens with this share of the probability; default: all")  # fmt: skip
+    top_k: int | None = setting(None, optional(COUNT), "sample from this many of the likeliest tokens; default: all")
+    repetition_penalty: float | None = setting(None, optional(FINITE),
+        "divide positive logits of earlier tokens by this; default: none")  # fmt: skip
+    seed: int = setting(0, SEED, "the samples' seeds are made from this one")
+    limit: int | None = setting(None, optional(at_least(1)), "ask only the first questions of each task, this many")
+    protocol: str | None = setting(None, ANY, "how the model calls tools; default: the environment's protocol")
+    few_shot: int | None = setting(None, optional(COUNT),
+        "number of worked examples in the prompt, for tasks that have some")  # fmt: skip
+    max_tool_calls: int = setting(3, COUNT, "as in ARPOConfig")
+    max_response_tokens: int = setting(1024, at_least(1), "as in ARPOConfig")
+    max_turn_tokens: int | None = setting(None, optional(at_least(1)), "as in ARPOConfig")
+    max_context_tokens: int = setting(4096, at_least(1), "as in ARPOConfig")
+    question_deadline_s: float = setting(1800.0, POSITIVE,
+        "seconds after which a question's unfinished samples are cut off")  # fmt: skip
+    engine: str = setting("vllm", ANY, "vllm, or scripted, which has no model and calls the tools at random")
+    entropies: bool = setting(False, SWITCH, "keep the entropy of every generated token in the record")
+    entropy_estimator: str = setting("exact", ANY, "as in ARPOConfig", choices=tuple(ENTROPY_ESTIMATORS))
+    #: As in `ARPOConfig`.
     engine_kwargs: Mapping[str, Any] = field(default_factory=dict)
     dtype: str = "float32"
-    max_context_tokens: int = 4096
-    max_response_tokens: int = 1024
-    max_turn_tokens: int | None = None
-    max_tool_calls: int = 3
-    max_calls_per_tool: Mapping[str, int] | None = None
-    protocol: str | None = None
-    few_shot: int | None = None
-    question_deadline_s: float = 1800.0
-    entropies: bool = False
-    entropy_estimator: str = "exact"
+    #: k and the scale of dH after tool responses; without them dH is not measured.
+    entropy_window: int | None = None
+    entropy_normalization: str | None = None
 
     def __post_init__(self) -> None:
-        for key, rule in RULES.items():
-            rule.check(key, getattr(self, key))
+        check_settings(self)
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(f"samples={self.samples}: all samples are equal at temperature 0; set samples=1.")
         for name in ("top_p", "top_k"):
@@ -109,10 +88,7 @@ class EvaluationSettings:
         given = {key: value for key, value in shared.items() if value is not None}
         complete = {**given, **own, **STYLES[style], "task": task}
         if style == DIRECT:
-            complete.pop(TOOL_LIMITS, None)
-        elif self.max_calls_per_tool and TOOL_LIMITS not in own:
-            tools = tools_of(complete)
-            complete[TOOL_LIMITS] = {name: n for name, n in self.max_calls_per_tool.items() if name in tools}
+            complete.pop("max_calls_per_tool", None)
         return complete
 
 
@@ -156,15 +132,15 @@ class Arm:
         return {"model_fingerprint": self.model.fingerprint, "env_config": self.own_config, "data": data}
 
     def rollout_settings(self, settings: EvaluationSettings) -> RolloutSettings:
-        """Settings for training's sampler: no forks, no entropy windows, a seed for every request."""
+        """Settings for training's sampler: no forks, a seed for every request."""
         limits = self.first_env.config
         return RolloutSettings(
             num_rollouts=settings.samples,
             num_initial_rollouts=settings.samples,
             branching=BranchingParams(branching="never"),
-            entropy_window=0,
+            entropy_window=settings.entropy_window or 0,
             entropy_estimator=settings.entropy_estimator,
-            entropy_normalization="sum_log_vocab",
+            entropy_normalization=settings.entropy_normalization or "sum_log_vocab",
             temperature=settings.temperature,
             max_context_tokens=limits.max_context_tokens,
             max_response_tokens=limits.max_response_tokens,
@@ -175,11 +151,6 @@ class Arm:
             record_entropies=ALL if settings.entropies else WINDOWS,
             reshaping=settings.reshaping,
         )
-
-
-def tools_of(env_config: Mapping[str, Any]) -> list[str]:
-    """The names of an environment's tools. `env_config` is complete except for the model."""
-    return list(read_env_config({**env_config, "model_name_or_path": "(any)"})[2])
 
 
 def check_tasks(tasks: Sequence[str], own: Mapping[str, Mapping[str, Any]], settings: EvaluationSettings) -> None:
@@ -197,8 +168,8 @@ def check_tasks(tasks: Sequence[str], own: Mapping[str, Mapping[str, Any]], sett
     for task in tasks:
         find_task(task)
     check_known(own, tasks, "task in --data or --env-config")
-    tools = {name for task in tasks for name in tools_of(settings.env_config(task, TOOLS, own.get(task, {})))}
-    check_known(settings.max_calls_per_tool or {}, tools, "tool in --max-calls-per-tool")
+    for task in tasks:
+        read_env_config({**settings.env_config(task, TOOLS, own.get(task, {})), "model_name_or_path": "(any)"})
 
 
 def make_arms(

@@ -89,10 +89,6 @@ def _answer(tree: QuestionTree, agent_id: str, env: ToolEnv) -> str | None:
     return parsed.text if isinstance(parsed, Answer) else None
 
 
-#: Key of a record's settings: V, the size of the model's vocabulary.
-VOCAB_SIZE = "vocab_size"
-
-
 @contextmanager
 def answered(
     args: argparse.Namespace,
@@ -164,7 +160,7 @@ def ask_model(
             rollout = arm.rollout_settings(settings)
             if isinstance(engine, ScriptedEngine):
                 engine.play(arm.first_env)
-            in_record = stated(arm.model.name, rollout) | {VOCAB_SIZE: engine.vocab_size}
+            in_record = stated(arm.model.name, rollout)
             progress = RolloutProgress(f"{arm.task}, {arm.label}", progress_mode())
             progress.begin(len(numbers))
             try:

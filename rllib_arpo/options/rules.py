@@ -130,7 +130,9 @@ POSITIVE = number("a finite number > 0", lambda value: value > 0)
 NOT_NEGATIVE = number("a finite number >= 0", lambda value: value >= 0)
 PROBABILITY = number("a number in [0, 1]", lambda value: 0 <= value <= 1)
 FINITE = number("a finite number", lambda _value: True)
+#: What somebody else checks.
+ANY = Rule("anything", lambda _value: True)
 SWITCH = one_of(True, False)
 COUNT = at_least(0)
 #: NumPy and the engines accept these seeds.
-SEED = Rule("an integer from 0 to 2**32 - 1", lambda value: COUNT.test(value) and value < 1 << 32)
+SEED = Rule("an integer from 0 to 2**32 - 1", lambda value: COUNT.test(value) and value < 1 << 32, "int")

@@ -5,8 +5,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from rllib_arpo.core.intervals import half_width
-from rllib_arpo.evaluation.entropy import START, Curve, entropy_curve, groups_of
-from rllib_arpo.evaluation.entropy_figure import draw_curves
+from rllib_arpo.plots.curves import START, Curve, draw_curves, entropy_curve, groups_of
 from rllib_arpo.plots.run_data import NUM_POSITIONS, MissingDataError, RunData, halves, of_stages
 from rllib_arpo.plots.style import count_axis, counted, legend, panels
 
@@ -35,9 +34,10 @@ def draw_entropy(run: RunData) -> Figure:
 
 def _curves(rows: pd.DataFrame) -> dict[str, Curve]:
     """Leaves out turns without an entropy, such as a failing engine's."""
-    measured = rows[rows["entropies"].str.len() > 0].rename(columns={"question_id": "question", "after_tool": "tool"})
-    groups = {name: own for name, own in groups_of(measured).items() if name.startswith((START, "tool "))}
-    return {name: entropy_curve(own, NUM_POSITIONS) for name, own in groups.items()}
+    groups = groups_of(rows[rows["entropies"].str.len() > 0])
+    return {
+        name: entropy_curve(own, NUM_POSITIONS) for name, own in groups.items() if name.startswith((START, "tool "))
+    }
 
 
 def rises_by_stage(run: RunData) -> dict[str, dict[str, pd.DataFrame]]:

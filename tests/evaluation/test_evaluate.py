@@ -58,7 +58,6 @@ def no_engine(monkeypatch):
     ("", ["--suite", "math", "--data-root", "/nowhere"], "--data-root /nowhere: no such folder."),
     ("arithmetic", ["--entropies", "--repetition-penalty", "1.1"], "repetition_penalty=1.1: the engine cannot"),
     ("arithmetic", ["--temperature", "0", "--top-k", "5"], "top_k=5: the likeliest token wins at temperature 0"),
-    ("arithmetic", ["--max-calls-per-tool", "search=2"], "Unknown tool in --max-calls-per-tool 'search': known"),
     ("arithmetic", ["--model", "A=m", "--model", "B=m"], "--model B=m: m already has the method 'A'."),
     ("arithmetic", ["--model", "org/m=x", "--model", "org/m"], "--model org/m: another model has 'org/m' as"),
 ])  # fmt: skip

@@ -2,19 +2,13 @@
 
 import argparse
 import json
-import re
-
-import pytest
 
 from rllib_arpo.commands import evaluate, run_command
 from rllib_arpo.core.reshaping import Reshaping
-from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.tasks import TASKS
 from rllib_arpo.evaluation import runner
 from rllib_arpo.evaluation.arguments import chosen_tasks, read_env_configs
-from rllib_arpo.evaluation.metrics import SUITES, num_calls, score_of, suite_tasks
-from tests.evaluation.conftest import CALL, recorded, samples_of
-from tests.helpers.models import byte_tokenizer
+from rllib_arpo.evaluation.metrics import SUITES, score_of, suite_tasks
 
 
 def parsed(*arguments: str) -> argparse.Namespace:
@@ -77,13 +71,6 @@ def test_env_config_from_a_yaml_file_and_relative_data_paths(tmp_path, monkeypat
     }
 
 
-@pytest.mark.parametrize("text", ["python", "python=0", "=3", "python=2,python=3", "python=x"])
-def test_wrong_limits_of_tools(text, capsys):
-    with pytest.raises(SystemExit):
-        parsed("--max-calls-per-tool", text)
-    assert "--max-calls-per-tool" in capsys.readouterr().err
-
-
 def test_how_the_authors_sample_reaches_the_engine(arguments, monkeypatch, tmp_path):
     engines, make_engine = [], runner.make_engine
 
@@ -98,36 +85,3 @@ def test_how_the_authors_sample_reaches_the_engine(arguments, monkeypatch, tmp_p
     sampled = {(request.temperature, request.reshaping, request.max_entropies) for request in engine.submitted}
     assert sampled == {(0.6, Reshaping(0.95, 20, 1.1), 0)}
     assert json.loads((tmp_path / "out" / "summary.json").read_text())["settings"]["top_k"] == 20
-
-
-def test_limits_per_tool_hold_for_the_tasks_that_have_the_tool(arguments, tmp_path):
-    """The model calls python for ever; arithmetic has that tool, trails have only search."""
-    command = arguments(
-        *("--limit", "1", "--max-tool-calls", "9", "--max-calls-per-tool", "python=2,search=5"),
-        *("--baselines", "direct", "--no-mlflow"),
-        tasks="arithmetic,trails",
-        engine_kwargs=json.dumps({"vocab_size": 259, "replies": [byte_tokenizer().encode(CALL)]}),
-        max_response_tokens="400",
-    )
-    assert run_command("evaluate", command) == 0
-    found = [question for style in ("direct", "tools") for question in recorded(tmp_path / "out", style)]
-    rows = [sample for question in found for sample in samples_of(question)]
-    assert [(a.style, a.task, num_calls(s, *ToolStatus), s.stop_reason) for s, a in rows] == [
-        ("direct", "arithmetic", 0, "malformed_call"),
-        ("direct", "trails", 0, "malformed_call"),
-        ("tools", "arithmetic", 2, "token_limit"),
-        ("tools", "trails", 0, "malformed_call"),
-    ]
-    third = list(found[2].turns())[2]
-    assert (third.text.text, third.turn.tool_call) == (CALL, None)
-    assert re.fullmatch(
-        r"\s*<result> The limit of 2 calls of python is reached\. .* </result>\s*", third.text.tool_output
-    )
-    arms = json.loads((tmp_path / "out" / "summary.json").read_text())["arms"]
-    limits = {(arm["style"], arm["task"]): arm["env_config"].get("max_calls_per_tool") for arm in arms}
-    assert limits == {
-        ("direct", "arithmetic"): None,
-        ("tools", "arithmetic"): {"python": 2},
-        ("direct", "trails"): None,
-        ("tools", "trails"): {"search": 5},
-    }

@@ -1,20 +1,16 @@
 """The configurations of all recipes: their settings, every algorithm, what the command line changes and refuses."""
 
-import argparse
 import functools
 import importlib
 import json
 import os
-from types import SimpleNamespace
 
 import pytest
 
-from rllib_arpo.commands import entropy, run_command
-from rllib_arpo.core.branching import BranchingParams
+from rllib_arpo.commands import run_command
 from rllib_arpo.envs.tasks.dataset import DatasetTask
 from tests.helpers.models import tiny_model
 from tests.helpers.parquet import parquet, row
-from tuned_examples import entropy_figure
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
 SMALL = {"num_learners": 0, "branch_threshold": 0.505, "num_initial_rollouts": 2}
@@ -207,34 +203,3 @@ def test_paths_on_the_command_line_may_be_relative(build, data, tmp_path, monkey
     env_config = build("reasoning_arpo", *relative, *more).env_config
     search = env_config["tools"]["search"]
     assert (env_config["path"], search["index"], search["cache"]) == (data[1], data[3], f"{tmp_path}/searches.sqlite")
-
-
-def test_the_figure_is_drawn_with_the_settings_of_the_run(build, monkeypatch):
-    commands = []
-
-    def run(command, **_options):
-        commands.append(command)
-        return SimpleNamespace(returncode=len(commands) - 1, stderr="error: the disk is full\n")
-
-    monkeypatch.setattr(entropy_figure.subprocess, "run", run)
-    config = build("trails_smollm2_135m_arpo")
-    config.adaptive_rollout(
-        branch_base_probability=0.4, branch_entropy_weight=0.3, branch_width=2, entropy_normalization="vocab",
-        entropy_estimator="top_k", temperature=0.8, max_turn_tokens=None,
-    )  # fmt: skip
-    entropy_figure.draw_entropy(config, "trails", "figures")
-    ((_python, *command),) = commands
-    assert command[:3] == ["-m", "rllib_arpo", "entropy"]
-    parser = argparse.ArgumentParser()
-    entropy.add_arguments(parser)
-    args = parser.parse_args(command[3:])
-    assert entropy._entropy_settings(args).params == BranchingParams(
-        branch_width=2, branch_base_probability=0.4, branch_entropy_weight=0.3, branch_threshold=0.505
-    )
-    names = ("window", "entropy_normalization", "entropy_estimator", "temperature", "max_turn_tokens")
-    assert [getattr(args, name) for name in names] == [20, "vocab", "top_k", 0.8, None]
-    names = ("model", "tasks", "output", "limit", "max_tool_calls", "max_response_tokens", "max_context_tokens")
-    expected = [config.model_name_or_path, "trails", "figures", 32, 7, 400, 512]
-    assert [getattr(args, name) for name in names] == expected
-    with pytest.raises(RuntimeError, match=r"^The entropy figure could not be drawn\.\nerror: the disk is full$"):
-        entropy_figure.draw_entropy(config, "trails", "figures")
