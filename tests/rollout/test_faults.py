@@ -57,7 +57,7 @@ class FlakyTool(Tool):
 
 @pytest.fixture
 def sample(tmp_path, monkeypatch):
-    """sample(fault, script, during=...) -> QUESTIONS questions, two at a time; without a script the policy is random."""
+    """sample(fault, script, during) -> QUESTIONS questions, two at a time; without a script the policy is random."""
     monkeypatch.setitem(TOOLS, "flaky", FlakyTool)
     tokenizer = byte_tokenizer()
     tokenizer.save_pretrained(tmp_path)
