@@ -40,9 +40,8 @@ from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.envs.tools.tool import Tool, cut, run_tool
-from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.session import WorldSession
+from rllib_arpo.envs.worlds.session import CopyChecks, WorldSession
 from rllib_arpo.envs.worlds.world import Reply, WholeTurn
 
 #: Endings that count as bad format for a world's score.

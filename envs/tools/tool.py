@@ -166,24 +166,6 @@ class Tool(ABC):
         """
 
 
-class ToolSet(ABC):
-    """An entry of `env_config["tools"]` that stands for several tools; a dataclass whose fields are its configuration.
-
-    Attributes:
-        name: its key in `env_config["tools"]`.
-    """
-
-    name: ClassVar[str]
-
-    @abstractmethod
-    def expand(self) -> dict[str, Tool]:
-        """Name -> the tools. May start servers to get their names.
-
-        Raises:
-            ValueError: the names cannot be read, or cannot be used.
-        """
-
-
 def check_name(name: str) -> None:
     """Raises a ValueError unless every protocol can write `name`, the name of a tool from elsewhere."""
     if not _NAME.fullmatch(name):

@@ -18,7 +18,7 @@ from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.rewards.compose import value_of
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import check_options
-from rllib_arpo.envs.worlds.signature import Signature, answer_of, called
+from rllib_arpo.envs.worlds.functions import Signature, answer_of, called
 from rllib_arpo.envs.worlds.world import Call, Reply, World
 
 _RESET, _REWARD = "reset", "get_reward"

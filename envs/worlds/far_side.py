@@ -16,7 +16,6 @@ import json
 import os
 import random
 import socket
-import struct
 import sys
 import traceback
 import typing
@@ -256,11 +255,8 @@ def main(descriptor: int) -> None:
     sys.path[0] = os.getcwd()
     stream = socket.socket(fileno=descriptor).makefile("rwb")
     worlds = None
-    while True:
-        head = stream.read(4)
-        if len(head) < 4:
-            return
-        request = json.loads(stream.read(struct.unpack(">I", head)[0]))
+    for line in stream:
+        request = json.loads(line)
         number, do = request.pop("id"), request.pop("do")
         try:
             if do == "begin":
@@ -269,8 +265,7 @@ def main(descriptor: int) -> None:
         except Exception as error:
             raised = f"{type(error).__name__}: {error}"
             answer = {"id": number, "raised": raised, "traceback": traceback.format_exc()}
-        body = json.dumps(answer, default=str).encode()
-        stream.write(struct.pack(">I", len(body)) + body)
+        stream.write(json.dumps(answer, default=str).encode() + b"\n")
         stream.flush()
 
 

@@ -9,7 +9,6 @@ import json
 import math
 import os
 import socket
-import struct
 import subprocess
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -26,6 +25,8 @@ from rllib_arpo.envs.worlds.world import Call, NotCopied, Reply, World, WorldLos
 
 #: Seconds within which the process must begin, and must finish a request for which nobody waits any more.
 START_TIMEOUT_S, GIVEN_UP_TIMEOUT_S = 120.0, 5.0
+#: Bytes of an answer, at most.
+_MAX_BYTES = 1 << 30
 _SCRIPT = Path(__file__).with_name("far_side.py")
 #: Variables that would show the other Python this one's packages.
 _OF_THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
@@ -63,7 +64,7 @@ class _Process:
         self.described: Any = None
 
     async def begin(self, named: str, options: Mapping[str, Any]) -> Any:
-        reader, self._writer = await asyncio.open_unix_connection(sock=self._socket)
+        reader, self._writer = await asyncio.open_unix_connection(sock=self._socket, limit=_MAX_BYTES)
         self._reading = asyncio.create_task(self._read(reader))
         return await self.ask("begin", named=named, options=options)
 
@@ -77,9 +78,9 @@ class _Process:
         if self.gone:
             raise WorldLost("its process has ended")
         number = next(self._numbers)
-        body = json.dumps({"id": number, "do": do, **fields}, default=_plain).encode()
+        line = json.dumps({"id": number, "do": do, **fields}, default=_plain)
         self._unanswered[number] = asyncio.get_running_loop().create_future()
-        self._writer.write(struct.pack(">I", len(body)) + body)
+        self._writer.write(f"{line}\n".encode())
         try:
             return await self._unanswered[number]
         except asyncio.CancelledError:
@@ -108,8 +109,7 @@ class _Process:
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
             while True:
-                (length,) = struct.unpack(">I", await reader.readexactly(4))
-                answer = json.loads(await reader.readexactly(length))
+                answer = json.loads(await reader.readuntil())
                 future = self._unanswered.pop(answer["id"])
                 self._doubt()
                 if future.cancelled():

@@ -27,9 +27,8 @@ from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.tools import Tool
 from rllib_arpo.envs.tools.random_arguments import random_arguments
 from rllib_arpo.envs.worlds import Call, Reply, WholeTurn
-from rllib_arpo.envs.worlds.copies import difference
 from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.session import WorldSession
+from rllib_arpo.envs.worlds.session import WorldSession, difference
 from rllib_arpo.errors import CHECKS, CommandError, command_errors
 from rllib_arpo.options.rules import at_least
 from rllib_arpo.terminal import printable

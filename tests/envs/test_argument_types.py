@@ -128,7 +128,7 @@ def test_every_type_arrives(begun, turn, tmp_path, monkeypatch, protocol, kind):
     async def client_of(server):
         yield Server()
 
-    monkeypatch.setattr("rllib_arpo.envs.worlds.mcp_session.client_of", client_of)
+    monkeypatch.setattr("rllib_arpo.envs.worlds.mcp.client_of", client_of)
     limits = {"max_context_tokens": 10**6, "max_response_tokens": 10**6, "max_tool_calls": 99}
     model = {"model_name_or_path": calling_folder(tmp_path), "protocol": protocol}
     env = begun(**{"world": Still, **KINDS[kind]}, **model, **limits)

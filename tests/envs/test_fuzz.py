@@ -33,7 +33,7 @@ from rllib_arpo.envs.tasks import Task
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.registry import TOOLS
-from rllib_arpo.envs.tools.tool import Tool, ToolResult, ToolSet
+from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.web.readable import Page
 from rllib_arpo.envs.worlds.functions import FunctionTool
 from tests.envs.test_growth import SHAPES
@@ -80,7 +80,7 @@ class TypedTool(Tool):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FewMcpTools(ToolSet):
+class FewMcpTools:
     name: ClassVar[str] = "mcp"
 
     def expand(self):

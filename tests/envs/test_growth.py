@@ -34,7 +34,7 @@ from rllib_arpo.envs.web.addresses import MAX_URL_CHARS, AddressRule
 from rllib_arpo.envs.web.fetch import Fetched
 from rllib_arpo.envs.web.readable import Page, is_html
 from rllib_arpo.envs.worlds.functions import FunctionTool
-from rllib_arpo.envs.worlds.mcp_session import result_text
+from rllib_arpo.envs.worlds.mcp import result_text
 from tests.helpers.models import byte_tokenizer
 
 #: The most that twice a text may take, as a multiple of the time of the text.

@@ -22,8 +22,7 @@ from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.worlds import Call, WorldLost
 from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.mcp import McpTools, McpWorld
-from rllib_arpo.envs.worlds.mcp_session import McpServer, McpSession, result_text
+from rllib_arpo.envs.worlds.mcp import McpServer, McpSession, McpTools, McpWorld, result_text
 from rllib_arpo.envs.worlds.session import WorldSession
 from tests.helpers.other_python import free_port, running
 
@@ -207,8 +206,8 @@ def session_with(monkeypatch):
             finally:
                 client.closed.set()
 
-        monkeypatch.setattr("rllib_arpo.envs.worlds.mcp_session.client_of", client_of)
-        monkeypatch.setattr("rllib_arpo.envs.worlds.mcp_session.ALIVE_TIMEOUT_S", 0.1)
+        monkeypatch.setattr("rllib_arpo.envs.worlds.mcp.client_of", client_of)
+        monkeypatch.setattr("rllib_arpo.envs.worlds.mcp.ALIVE_TIMEOUT_S", 0.1)
         sessions.append(McpSession(thread, McpServer(command="none", shared=shared), 60.0))
         return sessions[-1]
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.worlds import Call, Reply, World, WorldLost
-from rllib_arpo.envs.worlds.copies import CopyChecks, difference
 from rllib_arpo.envs.worlds.running import ReplayMismatch
-from rllib_arpo.envs.worlds.session import WorldSession
+from rllib_arpo.envs.worlds.session import CopyChecks, WorldSession, difference
 from tests.helpers.far_worlds import Sums
 from tests.helpers.openenv_server import OpenEnvServer
 from tests.helpers.safe import Safe
@@ -372,7 +371,7 @@ async def test_checks_that_take_too_long_end_with_a_warning(caplog, monkeypatch)
             await asyncio.sleep(0.05)
             return await super().act(action)
 
-    monkeypatch.setattr("rllib_arpo.envs.worlds.copies.TIMEOUT_S", 0.01)
+    monkeypatch.setattr("rllib_arpo.envs.worlds.session.CHECK_TIMEOUT_S", 0.01)
     checks = CopyChecks()
     for _ in range(2):
         await checks.check(await forked(Slow))

@@ -12,8 +12,8 @@ import pytest
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.worlds import Call
-from rllib_arpo.envs.worlds.copies import CopyChecks
 from rllib_arpo.envs.worlds.registry import find_world
+from rllib_arpo.envs.worlds.session import CopyChecks
 from rllib_arpo.envs.worlds.verifiers import write_rows
 from tests.helpers import other_python
 from tests.helpers.other_python import python_with
