@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.support.cache import ResultCache, read_texts, with_search_keys
+from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.support.data_files import fingerprint
 from rllib_arpo.envs.support.texts import search_key
 
@@ -21,12 +21,12 @@ class KnownResults:
     """Results of earlier searches.
 
     Attributes:
-        path: a sqlite file of `ResultCache`, or a .json file {query: result}.
+        path: a sqlite file of `ResultCache`.
         settings: name -> JSON value, of a web back-end that adds its results, which depend on them and on the query.
             The file holds the results of one configuration; imported entries fit any. None: nothing is added.
 
     Raises:
-        ValueError: the file is .json and cannot take new results, or holds results of other settings.
+        ValueError: the file is .json, or holds results of other settings.
         DataError: there is no such file, or it cannot be written.
     """
 
@@ -35,15 +35,14 @@ class KnownResults:
 
     def __post_init__(self) -> None:
         path = Path(self.path)
+        if path.suffix == ".json":
+            raise ValueError(
+                f"{path}: a cache is a sqlite file; make one with rllib-arpo import-cache CACHE.sqlite {path.name}"
+            )
         if self.settings is None:
             if not path.is_file():
                 raise DataError(f"{self.path}: no such file (the cache of the search tool).")
             return
-        if _is_json(self.path):
-            raise ValueError(
-                f"{path}: a .json file cannot take new results; import it into a sqlite file with"
-                f" rllib-arpo import-cache CACHE.sqlite {path.name}"
-            )
         if not path.parent.is_dir():
             raise DataError(f"{path}: no such folder (for the cache of the search tool).")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
@@ -61,22 +60,18 @@ class KnownResults:
 
     def get(self, query: str) -> str | None:
         """The result of a query, or None; blanks and other forms of the same letters make no difference."""
-        found = self._entries.get(query)
-        return self._entries.get(search_key(query)) if found is None else found
+        return self._entries.get(search_key(query))
 
     def put(self, query: str, result: str) -> None:
         """Adds a result; blocks."""
-        assert isinstance(self._entries, ResultCache)
         self._entries.put(search_key(query), result)
 
     def inputs(self) -> Mapping[str, str]:
-        """Path -> a mark of the content, of a .json file."""
-        return {self.path: fingerprint([Path(self.path)])} if _is_json(self.path) else {}
+        """Path -> a mark of the content, unless the tool adds to it."""
+        return {} if self.settings is not None else {self.path: fingerprint([Path(self.path)])}
 
     @functools.cached_property
-    def _entries(self) -> ResultCache | dict[str, str]:
-        if _is_json(self.path):
-            return _json_file(self.path, Path(self.path).stat().st_mtime_ns)
+    def _entries(self) -> ResultCache:
         cache = _sqlite_file(self.path)
         if self.settings is not None:
             cache.keep_settings(json.dumps(self.settings))
@@ -91,15 +86,6 @@ class KnownResults:
                     f"{self.path}: this cache holds results of {name}={found[name]!r}, and the search tool"
                     f" has {own!r}: give it a cache of its own."
                 )
-
-
-def _is_json(path: str) -> bool:
-    return Path(path).suffix == ".json"
-
-
-@functools.lru_cache(maxsize=4)
-def _json_file(path: str, mtime_ns: int) -> dict[str, str]:
-    return with_search_keys(read_texts(path))
 
 
 @functools.lru_cache(maxsize=8)

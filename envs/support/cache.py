@@ -99,13 +99,13 @@ class ResultCache:
             connection.execute("INSERT OR IGNORE INTO settings VALUES (1, ?)", (settings,))
 
     def import_json(self, path: str | Path) -> int:
-        """Adds the entries of a JSON file {key: text}, also under their `search_key`s, and returns their number.
+        """Adds the entries of a JSON file {key: text} under their `search_key`s, and returns their number.
 
         Raises:
             DataError: the file is missing or is not of this layout; nothing is added then.
         """
         entries = read_texts(path)
-        self.put_all(with_search_keys(entries).items())
+        self.put_all((search_key(key), text) for key, text in entries.items())
         return len(entries)
 
     @contextlib.contextmanager
@@ -121,11 +121,6 @@ class ResultCache:
                 yield connection
         except sqlite3.DatabaseError as error:
             raise DataError(f"{self.path}: cannot be used as a cache ({error}).") from error
-
-
-def with_search_keys(entries: dict[str, str]) -> dict[str, str]:
-    """The entries, also under the `search_key` of their keys."""
-    return {search_key(key): text for key, text in entries.items()} | entries
 
 
 def read_texts(path: str | Path) -> dict[str, str]:

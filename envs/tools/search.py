@@ -40,10 +40,9 @@ class SearchTool(Tool, LocalOptions, WebOptions):
         backend: "local" (with the `LocalOptions`), "offline" (only reads the cache), or a name in
             `retrieval.web_search.ENGINES` (with the `WebOptions`), whose key comes from the environment (BRAVE_API_KEY,
             SERPER_API_KEY, TAVILY_API_KEY).
-        cache: a sqlite file (all its users on one machine), or a .json file of the same entries {query: result}, which
-            the tool never writes and therefore refuses for web back-ends. If a web back-end has written to a sqlite
-            file, a back-end with another name, `top_k`, `order` or `backend_options` refuses it; imported entries fit
-            all of them.
+        cache: a sqlite file (all its users on one machine); `rllib-arpo import-cache` makes one of a .json file {query:
+            result}. If a web back-end has written to it, a back-end with another name, `top_k`, `order` or
+            `backend_options` refuses it; imported entries fit all of them.
         top_k: the number of passages to show; a cached result is shown whole.
         order: "best_first" or "best_last".
     """

@@ -30,6 +30,7 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest
 from rllib_arpo.envs.protocols.tags import TagProtocol
+from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.support.chat_client import ChatClient
 from rllib_arpo.envs.tasks.dataset import DatasetTask
 from rllib_arpo.envs.tools.registry import find_tool
@@ -129,7 +130,7 @@ def desk(tmp_path, monkeypatch, hub, index) -> Path:
     (tmp_path / "sharegpt.jsonl").write_text(json.dumps(SHAREGPT))
     parquet(tmp_path / "verl.parquet", [VERL])
     parquet(tmp_path / "search_r1.parquet", [SEARCH_R1])
-    (tmp_path / "search_cache.json").write_text(json.dumps({"Oslo": "Page 1: The capital of Norway."}))
+    ResultCache(tmp_path / "known.sqlite").put("Oslo", "Page 1: The capital of Norway.")
     shutil.copytree(index, tmp_path / "wiki.index")
     shutil.copy(REPOSITORY / "tests" / "helpers" / "mcp_server.py", tmp_path / "weather.py")
     yield tmp_path

@@ -6,6 +6,7 @@ import pytest
 
 from rllib_arpo.commands import run_command
 from rllib_arpo.envs.retrieval.index import build_folder
+from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.evaluation import runner
 from tests.helpers.judge_server import honest, judge_server
 from tests.helpers.parquet import parquet
@@ -84,14 +85,15 @@ def test_an_index_that_was_built_anew_is_refused(command, asked, tmp_path, capsy
 
 
 def test_other_questions_and_another_read_only_cache_are_refused(command, asked, tmp_path, capsys):
-    cache = tmp_path / "known.json"
-    cache.write_text('{"barn": "Page 1: It is red."}')
+    cache = tmp_path / "known.sqlite"
+    ResultCache(cache).put("barn", "Page 1: It is red.")
+    before = cache.read_bytes()
     line = command(SEARCH, ANSWER, tools={"search": {"backend": "offline", "cache": str(cache)}})
     assert run_command("evaluate", line) == 130
-    cache.write_text('{"barn": "Page 1: It is big."}')
+    ResultCache(cache).put("barn", "Page 1: It is big.")
     assert run_command("evaluate", line) == 2
     assert f"with data/{cache}=" in capsys.readouterr().err
-    cache.write_text('{"barn": "Page 1: It is red."}')
+    cache.write_bytes(before)
     parquet(tmp_path / "questions.parquet", [parquet_row(f"Other {i}?", "red") | {"ability": "qa"} for i in range(4)])
     assert run_command("evaluate", line) == 2
     assert f"with data/{tmp_path}/questions.parquet=" in capsys.readouterr().err
