@@ -181,58 +181,6 @@ def _depth_first(packed: PackedTree) -> PackedTree:
     return PackedTree(**columns | {"parent": parent[order], "end": end[order]})
 
 
-def _subset(packed: PackedTree, keep: np.ndarray, loss_mask: np.ndarray) -> PackedTree:
-    """The tokens in `keep` [T] bool, a union of root paths; `loss_mask` [T] replaces the tree's."""
-    kept_before = np.concatenate([[0], np.cumsum(keep)])
-    part = PackedTree(**{field.name: getattr(packed, field.name)[keep] for field in fields(PackedTree)})
-    return replace(
-        part,
-        parent=np.where(part.parent < 0, -1, kept_before[part.parent]),
-        end=kept_before[part.end],
-        loss_mask=loss_mask[keep],
-    )
-
-
-def split_tree(packed: PackedTree, max_tokens: int) -> list[PackedTree]:
-    """Splits one tree that is too large for a pass into parts that fit.
-
-    Each part holds the whole root paths of consecutive leaves. A token is in the loss of exactly one part, the first
-    one that contains it, and is context in the others; so the gradients of the parts add up to the gradient of the
-    tree.
-
-    Args:
-        packed: one tree.
-        max_tokens: the limit of a part.
-
-    Returns:
-        [packed] if it fits, otherwise parts of at most `max_tokens` tokens.
-
-    Raises:
-        ValueError: one path alone is longer than `max_tokens`.
-    """
-    if packed.num_tokens <= max_tokens:
-        return [packed]
-    tokens = np.arange(packed.num_tokens)
-    parts: list[PackedTree] = []
-    included = np.zeros(packed.num_tokens, dtype=bool)
-    trained = np.zeros(packed.num_tokens, dtype=bool)
-    for tip in np.flatnonzero(packed.end == tokens + 1):
-        path = (tokens <= tip) & (tip < packed.end)
-        if path.sum() > max_tokens:
-            raise ValueError(
-                f"a trajectory of {path.sum()} tokens, its prompt included, does not fit in one pass: "
-                f"max_tokens_per_pass is {max_tokens}"
-            )
-        if (included | path).sum() > max_tokens:
-            parts.append(_subset(packed, included, packed.loss_mask & ~trained))
-            trained |= included
-            included = path
-        else:
-            included |= path
-    parts.append(_subset(packed, included, packed.loss_mask & ~trained))
-    return parts
-
-
 def concatenate(packed_trees: Sequence[PackedTree]) -> PackedTree:
     """Joins one or more trees into one pass; no token attends to another tree."""
     sizes = [packed.num_tokens for packed in packed_trees]
@@ -250,7 +198,7 @@ def plan_passes(sizes: Sequence[int], max_tokens: int) -> list[list[int]]:
     """Groups consecutive trees greedily into passes of at most `max_tokens` tokens.
 
     Args:
-        sizes: tokens of each tree, none above `max_tokens` (`split_tree`).
+        sizes: tokens of each tree, none above `max_tokens`.
         max_tokens: the limit of a pass.
 
     Returns:

@@ -59,12 +59,6 @@ def _read_tokens(tree: QuestionTree, layout: TreeLayout) -> np.ndarray:
     )
 
 
-def unique_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
-    """Tokens of the prompt and of all turns on counted trajectories, tool responses included, once each."""
-    generated = sum(len(tree.turn_of(node).token_ids) for node in layout.nodes)
-    return len(tree.prompt) + generated + int(_read_tokens(tree, layout).sum())
-
-
 def flat_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
     """Tokens of the question if every counted trajectory is computed on its own, its prompt included.
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
@@ -58,7 +59,6 @@ from rllib_arpo.learner.passes import (
     check_one_context,
     cut_into_pieces,
     group_into_passes,
-    has_advantage,
     idle_pass,
     multiply_by_entropy,
     pass_to_tensors,
@@ -75,6 +75,7 @@ from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 if TYPE_CHECKING:
     from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
+    from rllib_arpo.core.packing import PackedTree
     from rllib_arpo.policy.llm_rl_module import LLMRLModule
 
 logger = logging.getLogger("rllib_arpo")
@@ -168,7 +169,7 @@ class ARPOTorchLearner(TorchLearner):
         """Makes one update: every minibatch of the plan is one optimizer step.
 
         Args:
-            training_data: the questions of this learner with the plan of all learners.
+            training_data: all questions and the plan of the update. Each learner trains on its share of the tokens.
             timesteps: for learning rate schedules, as in RLlib.
             return_state: part of RLlib's interface; the method returns only the metrics.
 
@@ -192,9 +193,10 @@ class ARPOTorchLearner(TorchLearner):
         if self.config.kl_in_reward:
             check_one_context([computed.tree for computed in columns[LEAF_ADVANTAGES]])
         self._totals = Totals(self._device)
-        add_questions(self._totals, columns)
+        if self._rank == 0:  # All learners have all questions.
+            add_questions(self._totals, columns)
         pieces = self._score(
-            self._with_gradient(cut_into_pieces(columns[PACKED_TREES], self.config.max_tokens_per_pass)),
+            self._own_pieces(columns[PACKED_TREES], training_data.minibatches),
             is_single_step=len(training_data.minibatches) == 1,
         )
         gradient_norms = [
@@ -208,12 +210,31 @@ class ARPOTorchLearner(TorchLearner):
         self.after_gradient_based_update(timesteps=timesteps or {})
         return self.metrics.reduce()
 
-    def _with_gradient(self, pieces: list[Piece]) -> list[Piece]:
-        """Drops pieces that add nothing to the gradient; with a KL or an entropy bonus every token adds to it."""
+    def _own_pieces(self, packed_trees: Sequence[PackedTree], minibatches: Sequence[Minibatch]) -> list[Piece]:
+        """This learner's share of the work of each minibatch.
+
+        A piece stays with its learner in all epochs, since its old log-probs are there. With a KL or an entropy bonus
+        every token adds to the gradient, otherwise only those with an advantage.
+        """
         config = self.config
-        if config.kl_coeff or config.entropy_coeff or not config.skip_groups_without_signal:
-            return pieces
-        return [piece for piece in pieces if has_advantage(piece)]
+        skip = config.skip_groups_without_signal and not (config.kl_coeff or config.entropy_coeff)
+        pieces: list[Piece] = []
+        shared_out: set[int] = set()
+        for minibatch in minibatches:
+            new = [question for question in minibatch.questions if question not in shared_out]
+            shared_out.update(new)
+            pieces += cut_into_pieces(
+                {question: packed_trees[question] for question in new},
+                config.max_tokens_per_pass,
+                rank=self._rank,
+                num_learners=dist.get_world_size() if self.distributed else 1,
+                only_with_advantage=skip,
+            )
+        return pieces
+
+    @property
+    def _rank(self) -> int:
+        return dist.get_rank() if self.distributed else 0
 
     def _score(self, pieces: list[Piece], is_single_step: bool) -> list[Piece]:
         """Adds the log-probs that stay fixed during the update: the policy's at its start and the reference's.
@@ -258,22 +279,23 @@ class ARPOTorchLearner(TorchLearner):
         for group in self._passes(pieces):
             if not self._accumulate_gradients(group, constants):
                 failed.update(piece.question for piece in group)
-        failed_ids = gather_names([trees[q].tree.question_id for q in sorted(failed)], self.distributed)
-        if failed_ids:
+        of_learners = gather_names([trees[q].tree.question_id for q in sorted(failed)], self.distributed)
+        if failed_ids := list(dict.fromkeys(of_learners)):
             message = f"The loss is not finite in the pass of the questions {failed_ids}."
             raise NonFiniteLossError(message, failed_ids)
 
         gradients = self._sharding.reduce_gradients(list(self._params.values()))
         norm = self._sharding.norm(gradients)
         if not math.isfinite(norm):
-            ids = gather_names(question_ids, self.distributed)
-            raise NonFiniteLossError(f"The gradient is not finite in the minibatch of the questions {ids}.", ids)
+            message = f"The gradient is not finite in the minibatch of the questions {question_ids}."
+            raise NonFiniteLossError(message, question_ids)
         gradients = self.postprocess_gradients(dict(zip(self._params, gradients, strict=True)))
         if norm > 0:  # Otherwise Adam would move on its momentum alone.
             self.apply_gradients(gradients)
         self._zero_gradients()
-        self._totals.add(Total.QUESTIONS_TRAINED, len(question_ids))
-        self._log_steps_trained(sum(len(trees[question].layout.nodes) for question in minibatch.questions))
+        if self._rank == 0:
+            self._totals.add(Total.QUESTIONS_TRAINED, len(question_ids))
+            self._log_steps_trained(sum(len(trees[question].layout.nodes) for question in minibatch.questions))
         return norm
 
     @staticmethod

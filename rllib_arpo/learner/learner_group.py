@@ -57,10 +57,10 @@ class ARPOLearnerGroup(LearnerGroup):
         """
         if self.is_local:
             return super().update(training_data=training_data, timesteps=timesteps)
-        shards = [shard for shard, _ in training_data.shard(len(self))]
+        data = ray.put(training_data)
         calls = {
-            index: learner.update.remote(training_data=shard, timesteps=timesteps)
-            for index, (learner, shard) in enumerate(zip(self._workers, shards, strict=True))
+            index: learner.update.remote(training_data=data, timesteps=timesteps)
+            for index, learner in enumerate(self._workers)
         }
         return self._answers(calls)
 

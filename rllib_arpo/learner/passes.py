@@ -1,10 +1,10 @@
 """Turns packed trees into the tensors of one forward and backward pass, with advantages that only the learner knows.
 
-A piece is a packed tree, or a part of a tree that is too large for a pass; it is never cut again. A pass is a few
-pieces side by side. The KL and the entropies of its tokens change its advantages.
+A piece is a packed tree or a part of one (`core/shares.py`). A pass is a few pieces side by side. The KL and the
+entropies of its tokens change its advantages.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,8 +29,13 @@ from rllib_arpo.core.columns import (
     WEIGHT,
 )
 from rllib_arpo.core.entropy import entropy_factor
-from rllib_arpo.core.packing import PackedTree, concatenate, plan_passes, split_tree, untrained_chain
+from rllib_arpo.core.packing import PackedTree, concatenate, plan_passes, untrained_chain
+from rllib_arpo.core.shares import cut_by_tokens, share_out, take
 from rllib_arpo.core.tree import QuestionTree
+
+#: A token costs as much in the layers that every token passes as this many pairs of tokens cost in attention. For
+#: dense models of 0.5B to 8B parameters, whose sizes give 8,000 to 32,000.
+PAIRS_PER_TOKEN = 16_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class Piece:
     """A part of a question that fits in one pass.
 
     Attributes:
-        question: index of the question in the learner's shard.
+        question: index of the question in the batch; -1 for none.
         packed: T tokens, K of them in the loss.
         old_log_probs: [K], the policy's at the start of the update; None if the update is a single step, whose forward
             pass itself gives them.
@@ -51,23 +56,36 @@ class Piece:
     reference_log_probs: Tensor | None = None
 
 
-def cut_into_pieces(packed_trees: Sequence[PackedTree], max_tokens: int) -> list[Piece]:
-    """Cuts all questions into pieces, in order, and leaves out parts without a token to train on.
+def cut_into_pieces(
+    packed_trees: Mapping[int, PackedTree],
+    max_tokens: int,
+    *,
+    rank: int = 0,
+    num_learners: int = 1,
+    only_with_advantage: bool = False,
+) -> list[Piece]:
+    """Cuts questions into pieces that fit in a pass, and returns those of one learner.
+
+    Every learner makes the same cuts, and takes its own share. Parts without a token to train on are left out before
+    the work is shared.
+
+    Args:
+        packed_trees: by index of the question.
+        only_with_advantage: leave out parts in which no token has an advantage, too.
 
     Raises:
         ValueError: one trajectory alone is longer than `max_tokens`.
     """
-    return [
-        Piece(question, part)
-        for question, packed in enumerate(packed_trees)
-        for part in split_tree(packed, max_tokens)
-        if part.num_loss_tokens > 0
-    ]
 
+    def trains(packed: PackedTree) -> bool:
+        loss = packed.loss_mask
+        return bool(packed.a_pos[loss].any() or packed.a_neg[loss].any()) if only_with_advantage else bool(loss.any())
 
-def has_advantage(piece: Piece) -> bool:
-    """Whether any token has an advantage; otherwise the policy's term of the loss has no gradient in this piece."""
-    return bool(piece.packed.a_pos.any() or piece.packed.a_neg.any())
+    parts = [part for question, packed in packed_trees.items() for part in cut_by_tokens(packed, max_tokens, question)]
+    parts = [part for part in parts if trains(take(packed_trees[part.tree], part))]
+    own = share_out(packed_trees, parts, num_learners, PAIRS_PER_TOKEN)[rank]
+    pieces = [Piece(part.tree, take(packed_trees[part.tree], part)) for part in own]
+    return [piece for piece in pieces if trains(piece.packed)]
 
 
 def group_into_passes(pieces: Sequence[Piece], max_tokens: int) -> list[list[Piece]]:

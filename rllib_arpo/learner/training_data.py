@@ -1,14 +1,13 @@
-"""The data that the driver gives to the learners: whole questions and the plan of the minibatches.
+"""The data that the driver gives to every learner: whole questions and the plan of the minibatches.
 
-The driver makes the plan and everything that spans learners (denominators, reward statistics) once, so that the update
-is the same for every number of learners.
+The driver computes the denominators and the statistics of the rewards, so the update is the same for every number of
+learners. Each learner trains on its share of a minibatch (`core/shares.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
@@ -17,7 +16,6 @@ from ray.rllib.core.learner.training_data import TrainingData
 from rllib_arpo.connectors import BATCH, leaf_rewards
 from rllib_arpo.core.advantages import NO_VALUES, MeanAndStd, loss_denominator, mean_and_std
 from rllib_arpo.core.entropy import entropy_statistics, unique_entropies
-from rllib_arpo.core.token_counts import unique_tokens
 from rllib_arpo.core.tree import depth_first_layout
 from rllib_arpo.rollout.episodes import TreeEpisode
 
@@ -27,10 +25,9 @@ class Minibatch:
     """One optimizer step.
 
     Attributes:
-        questions: indices into the episodes of the `QuestionBatch` that holds the minibatch. A shard may have none.
-        denominator: the number by which the loss is divided; a sum over all shards, 0 if no trajectory counts.
-        entropies: the statistics of the unique generated tokens' entropies over all shards, if advantages depend on
-            them.
+        questions: indices into the episodes of the `QuestionBatch` that holds the minibatch.
+        denominator: the number by which the loss is divided; 0 if no trajectory counts.
+        entropies: the statistics of the unique generated tokens' entropies, if advantages depend on them.
     """
 
     questions: tuple[int, ...]
@@ -46,14 +43,12 @@ class QuestionBatch(TrainingData):
         minibatches: the optimizer steps, epoch after epoch. Every question is in exactly one minibatch per epoch; the
             last minibatch of an epoch may be smaller, none is dropped.
         statistics: mean and deviation of the rewards, for baselines over the whole batch.
-        num_tokens: [Q] unique tokens of each question, the work that `shard` balances.
         has_signal: whether any rewards differ that the baseline compares (of a question, of the batch), including the
             overlong penalty, which `core.figures.has_signal` ignores.
     """
 
     minibatches: tuple[Minibatch, ...] = ()
     statistics: MeanAndStd = NO_VALUES
-    num_tokens: tuple[int, ...] = ()
     has_signal: bool = True
 
     @classmethod
@@ -89,49 +84,7 @@ class QuestionBatch(TrainingData):
                 for chunk in _chunks(order, config.questions_per_minibatch)
             ),
             statistics=mean_and_std(np.concatenate(rewards)),
-            num_tokens=tuple(unique_tokens(tree, layout) for tree, layout in questions),
             has_signal=any(len(np.unique(values)) > 1 for values in compared),
-        )
-
-    def shard(
-        self, num_shards: int, len_lookback_buffer: int | None = None, **kwargs: Any
-    ) -> list[tuple[QuestionBatch, dict[str, Any]]]:
-        """Distributes whole questions over `num_shards` learners; RLlib's interface.
-
-        Every shard has all the minibatches, but only its own questions. A question stays on one learner for the whole
-        update. Within each minibatch the largest questions are placed first, each on the learner with the least work.
-        """
-        owner = self._owners(num_shards)
-        return [(self._shard(rank, owner), {}) for rank in range(num_shards)]
-
-    def _owners(self, num_shards: int) -> list[int]:
-        """[Q]: the learner of each question."""
-        owner = [-1] * len(self.num_tokens)
-        total = [0] * num_shards
-        for minibatch in self.minibatches:
-            load = [0] * num_shards
-            for question in minibatch.questions:
-                if owner[question] >= 0:
-                    load[owner[question]] += self.num_tokens[question]
-            unplaced = [question for question in minibatch.questions if owner[question] < 0]
-            for question in sorted(unplaced, key=lambda q: -self.num_tokens[q]):
-                rank = min(range(num_shards), key=lambda r: (load[r], total[r]))
-                owner[question] = rank
-                load[rank] += self.num_tokens[question]
-                total[rank] += self.num_tokens[question]
-        return owner
-
-    def _shard(self, rank: int, owner: Sequence[int]) -> QuestionBatch:
-        mine = [question for question, its_owner in enumerate(owner) if its_owner == rank]
-        local = {question: i for i, question in enumerate(mine)}
-        return QuestionBatch(
-            episodes=[self.episodes[question] for question in mine],
-            minibatches=tuple(
-                replace(minibatch, questions=tuple(local[q] for q in minibatch.questions if q in local))
-                for minibatch in self.minibatches
-            ),
-            statistics=self.statistics,
-            num_tokens=tuple(self.num_tokens[question] for question in mine),
         )
 
 

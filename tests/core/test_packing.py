@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rllib_arpo.core.advantages import NodeAttribution, leaf_ranges, soft_attribution
-from rllib_arpo.core.packing import PackedTree, concatenate, pack_tree, plan_passes, split_tree
+from rllib_arpo.core.packing import PackedTree, concatenate, pack_tree, plan_passes
+from rllib_arpo.core.shares import LeafWork, Part, cut_by_tokens, share_out, take
 from rllib_arpo.core.tree import QuestionTree, StopReason, context_after, depth_first_layout
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
 
@@ -97,7 +98,7 @@ def test_another_conversation_by_hand():
     assert np.flatnonzero(packed.loss_mask).tolist() == [3, 4, 6, 7, 10]
     assert packed.behavior_log_probs.tolist() == [0, 0, 0, -0.5, -0.5, 0, -2.0, -1.0, 0, 0, -0.25]
     assert packed.weight.tolist() == [0, 0, 0, 5, 5, 0, 7, 8, 0, 0, 6]
-    first, second = split_tree(packed, 8)
+    first, second = [take(packed, part) for part in cut_by_tokens(packed, 8)]
     assert first.token_ids.tolist() == [10, 11, 12, 13, 14, 15, 16, 17]
     assert (second.token_ids.tolist(), second.end.tolist()) == ([10, 20, 21, 22], [4] * 4)
     assert second.loss_mask.tolist() == [False, False, False, True]
@@ -168,14 +169,21 @@ def test_a_token_before_which_nothing_was_read_is_refused(prompt, turns, sentenc
     trees(max_forks=6, entropy_window=9, unique_tokens=True)
     | trees(max_forks=6, entropy_window=9, unique_tokens=True, new_context_probability=0.5, empty_probability=0.0),
     st.integers(0, 10),
+    st.integers(1, 4),
 )
-def test_parts_hold_whole_paths_of_the_tree(tree: QuestionTree, slack: int):
+def test_shares_hold_whole_paths_and_train_on_each_token_once(tree: QuestionTree, slack: int, num_shares: int):
     packed, _ = pack(tree, with_entropies=True)
     index = {int(token): t for t, token in enumerate(packed.token_ids)}
     seen: list[int] = []
     limit = int(packed.position_ids.max()) + 1 + slack
-    for part in split_tree(packed, limit):
-        assert part.num_tokens <= limit
+    shares = share_out({0: packed}, cut_by_tokens(packed, limit), num_shares, pairs_per_token=20.0)
+    assert len(shares) == num_shares
+    leaves = LeafWork(packed, 20.0)
+    for cut in [part for share in shares for part in share]:
+        part = take(packed, cut)
+        assert part.num_tokens == leaves.tokens(cut) <= limit
+        # A token's position counts the tokens that it attends to, less itself.
+        assert leaves.work(cut) == pytest.approx(sum(1 + (position + 1) / 20 for position in part.position_ids))
         for t, token in enumerate(part.token_ids.tolist()):
             original = index[token]
             assert ancestors(part, t) == ancestors(packed, original)
@@ -191,6 +199,25 @@ def test_parts_hold_whole_paths_of_the_tree(tree: QuestionTree, slack: int):
     assert sorted(seen) == sorted(packed.token_ids[packed.loss_mask].tolist())
 
 
+def test_shares_by_hand():
+    """A token costs 1 without attention: two trees have a prompt of 2 and four leaves of 4, the third one of 3."""
+    lengths_of_trees = [4] * 4, [4] * 4, [3]
+    trees = {}
+    for number, lengths in enumerate(lengths_of_trees):
+        leaves = [make_trajectory(str(i), [make_turn([7] * n)]) for i, n in enumerate(lengths)]
+        trees[number], _ = pack(make_tree([1, 2], leaves))
+    parts = [Part(0, 0, 4), Part(1, 0, 4), Part(2, 0, 1)]
+
+    assert share_out(trees, parts, 1, np.inf) == [parts]
+    # 18 + 5 and 18. If the first share gave a leaf away, the other one would have 18 + 2 + 4.
+    halves = share_out(trees, parts, 2, np.inf)
+    assert sorted(map(sorted, halves)) == [[Part(0, 0, 4), Part(2, 0, 1)], [Part(1, 0, 4)]]
+    # Three leaves of each large tree are 14, the fourth is 6.
+    quarters = share_out(trees, parts, 4, np.inf)
+    work = {number: LeafWork(packed, np.inf) for number, packed in trees.items()}
+    assert sorted(sum(work[part.tree].work(part) for part in share) for share in quarters) == [6, 11, 14, 14]
+
+
 FORKED_CHAIN = make_tree(
     [1, 2],
     [
@@ -202,7 +229,7 @@ FORKED_CHAIN = make_tree(
 
 def test_a_path_longer_than_the_limit_names_the_key():
     with pytest.raises(ValueError, match=r"a trajectory of 8 tokens.*max_tokens_per_pass is 7"):
-        split_tree(pack(FORKED_CHAIN)[0], 7)
+        cut_by_tokens(pack(FORKED_CHAIN)[0], 7)
 
 
 def test_concatenation_by_hand():

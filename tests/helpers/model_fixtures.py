@@ -65,9 +65,13 @@ def a_block_per_chain(monkeypatch):
 
 @pytest.fixture
 def float64_casts(monkeypatch):
-    """transformers computes norms, decays and the delta rule in fp32, whose rounding would hide what is compared.
+    keep_float64(monkeypatch)
 
-    With this fixture a cast to fp32 leaves fp64 as it is.
+
+def keep_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cast to fp32 leaves fp64 as it is.
+
+    transformers computes norms, decays and the delta rule in fp32, whose rounding would hide what is compared.
     """
     to, to_float32 = torch.Tensor.to, torch.Tensor.float
 

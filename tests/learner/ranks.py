@@ -55,8 +55,7 @@ class Ranks:
         with self._process_group(rank, port):
             learner = build_learner(config)
             record_gradients(learner)
-            [(shard, _)] = make_batch(config, questions).shard(self.num_ranks)[rank : rank + 1]
-            learner.update(shard)
+            learner.update(make_batch(config, questions))
             [gradients] = learner.recorded
         return {name: gradient.cpu() for name, gradient in gradients.items()}
 

@@ -1,9 +1,7 @@
-"""The plan of an update and its shards."""
+"""The plan of an update."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.advantages import MeanAndStd
@@ -33,7 +31,6 @@ def test_the_last_minibatch_is_smaller_and_not_dropped():
 
     data.validate()
     assert data.minibatches == (Minibatch((0, 1), denominator=6.0), Minibatch((2,), denominator=4.0))
-    assert data.num_tokens == (5, 5, 6)
     assert [episode.id_ for episode in data.episodes] == ["a", "b", "c"]
 
 
@@ -66,7 +63,7 @@ def test_the_statistics_are_those_of_the_final_rewards():
     assert (shaped.mean, shaped.std) == pytest.approx((0.5, np.sqrt(0.75)))
 
 
-def test_entropies_are_summed_up_by_minibatch_over_all_shards():
+def test_entropies_are_summed_up_by_minibatch():
     trees = [
         make_tree([1], [make_trajectory("0", [make_turn([7] * n, entropy=entropy)])], str(entropy))
         for n, entropy in [(1, 1.0), (2, 2.5), (2, 0.3)]
@@ -77,8 +74,6 @@ def test_entropies_are_summed_up_by_minibatch_over_all_shards():
     first, last = [minibatch.entropies for minibatch in data.minibatches]
     assert (first.mean, first.std) == pytest.approx((2.0, np.sqrt(0.75)))
     assert last == MeanAndStd(mean=float(np.float32(0.3)), std=0.0)
-    for shard, _ in data.shard(2):
-        assert [minibatch.entropies for minibatch in shard.minibatches] == [first, last]
 
 
 def test_every_epoch_has_every_question_once_and_shuffles_by_seed():
@@ -92,44 +87,3 @@ def test_every_epoch_has_every_question_once_and_shuffles_by_seed():
     assert orders[0] != orders[1]
     assert shuffled.minibatches == batch(trees, num_epochs=2, shuffle_batch_per_epoch=True, seed=3).minibatches
     assert shuffled.minibatches != batch(trees, num_epochs=2, shuffle_batch_per_epoch=True, seed=4).minibatches
-
-
-def test_two_shards_share_the_work_of_every_minibatch():
-    data = batch([question(str(i), [n]) for i, n in enumerate([10, 1, 6, 4, 8])], questions_per_minibatch=4)
-
-    [(first, first_kwargs), (second, second_kwargs)] = data.shard(2)
-
-    # With the prompt 12, 3, 8, 6 tokens: 12 + 3 against 8 + 6. The last minibatch goes where less was done so far.
-    assert [episode.id_ for episode in first.episodes] == ["0", "1"]
-    assert [episode.id_ for episode in second.episodes] == ["2", "3", "4"]
-    assert first.minibatches == (Minibatch((0, 1), denominator=21.0), Minibatch((), denominator=8.0))
-    assert second.minibatches == (Minibatch((0, 1), denominator=21.0), Minibatch((2,), denominator=8.0))
-    assert first.statistics == second.statistics == data.statistics
-    assert (first_kwargs, second_kwargs) == ({}, {})
-
-
-@settings(max_examples=30, deadline=None)
-@given(
-    lengths=st.lists(st.integers(1, 30), min_size=1, max_size=9),
-    num_shards=st.integers(1, 4),
-    questions_per_minibatch=st.integers(1, 4),
-    seed=st.integers(0, 9),
-)
-def test_shards_are_a_partition_in_every_minibatch(lengths, num_shards, questions_per_minibatch, seed):
-    data = batch(
-        [question(str(i), [n]) for i, n in enumerate(lengths)],
-        seed=seed,
-        num_epochs=2,
-        shuffle_batch_per_epoch=True,
-        questions_per_minibatch=questions_per_minibatch,
-    )
-    shards = [shard for shard, _ in data.shard(num_shards)]
-
-    for shard in shards:
-        shard.validate()
-    assert sorted(e.id_ for shard in shards for e in shard.episodes) == sorted(map(str, range(len(lengths))))
-    for step, minibatch in enumerate(data.minibatches):
-        parts = [(shard.minibatches[step], shard) for shard in shards]
-        names = [shard.episodes[q].id_ for part, shard in parts for q in part.questions]
-        assert sorted(names) == sorted(str(q) for q in minibatch.questions)
-        assert {part.denominator for part, _ in parts} == {minibatch.denominator}

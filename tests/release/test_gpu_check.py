@@ -143,7 +143,7 @@ def test_the_questions_of_an_update_fill_its_passes():
     for sharing in FULL.sharing:
         trees = make_rollouts(FULL.update_trees(sharing)).trees
         for most in FULL.tokens_per_pass:
-            passes = group_into_passes(cut_into_pieces(trees, most), most)
+            passes = group_into_passes(cut_into_pieces(dict(enumerate(trees)), most), most)
             assert all(sum(piece.packed.num_tokens for piece in one) > 0.99 * most for one in passes)
 
 

@@ -49,7 +49,7 @@ class LearnerSide:
         self, learner: ARPOTorchLearner, packed: Sequence[PackedTree], scalars: dict[str, float], max_tokens: int
     ) -> None:
         self._learner, self._scalars = learner, scalars
-        self.passes = group_into_passes(cut_into_pieces(packed, max_tokens), max_tokens)
+        self.passes = group_into_passes(cut_into_pieces(dict(enumerate(packed)), max_tokens), max_tokens)
 
     def __call__(self) -> None:
         for pieces in self.passes:
