@@ -112,7 +112,8 @@ def share_out(
     leaves = {part.tree: LeafWork(trees[part.tree], pairs_per_token) for part in parts}
     shares = _fill(parts, leaves, num_shares, np.inf)
     assert shares is not None
-    low, high = (f([sum(leaves[p.tree].work(p) for p in share) for share in shares]) for f in (np.mean, max))
+    work = [sum(leaves[part.tree].work(part) for part in share) for share in shares]
+    low, high = sum(work) / num_shares, max(work)
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         if (tried := _fill(parts, leaves, num_shares, middle)) is None:

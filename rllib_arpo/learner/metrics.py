@@ -1,6 +1,6 @@
 """Computes learner metrics, right for any number of learners, passes and optimizer steps, and raises alarms on them.
 
-RLlib merges the results of several learners by averaging means, which is wrong for shards of different size. Here
+RLlib merges the results of several learners by averaging means, which is wrong for shares of different size. Here
 the learners sum numerators and denominators over passes, steps and ranks, and divide once; every rank then logs the
 same global value, which RLlib's averaging does not change. A guard raises an alarm if a metric shows, earlier than the
 reward, that training goes wrong.
@@ -61,7 +61,7 @@ class Totals:
 
 
 def add_questions(totals: Totals, columns: dict[str, Any]) -> None:
-    """Adds what is known of a shard before the update: sizes, and whether rewards differ."""
+    """Adds what is known of the questions before the update: sizes, and whether rewards differ."""
     for computed, packed in zip(columns[LEAF_ADVANTAGES], columns[PACKED_TREES], strict=True):
         totals.add(Total.TOKENS_FLAT, flat_tokens(computed.tree, computed.layout))
         shared, mixed = shared_tokens(computed.tree, computed.layout, computed.advantages)
