@@ -11,7 +11,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,6 +105,10 @@ class SmallModel:
         name = f"{name}-{mark(self, self.stages, tokenizer, rows)}"
         return cached_folder(name, lambda folder: self._make(folder, tokenizer, rows), cache_dir)
 
+    def with_seed(self, seed: int) -> SmallModel:
+        """Another model of the same kind: `seed` draws its first weights, the demonstrations and their order."""
+        return replace(self, stages=tuple(replace(stage, seed=seed) for stage in self.stages))
+
     def _make(self, folder: Path, tokenizer: PreTrainedTokenizerFast, rows: Mapping[str, Rows]) -> None:
         with tempfile.TemporaryDirectory() as scratch:
             model = Path(scratch, "random")
@@ -115,11 +119,11 @@ class SmallModel:
                 model = tuned
 
     def write_random(self, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-        """Writes the untrained model, always the same one, and its tokenizer."""
+        """Writes the untrained model of the first stage's seed, and its tokenizer."""
         import torch
 
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            torch.manual_seed(self.stages[0].seed)
             self.random_model(tokenizer).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 

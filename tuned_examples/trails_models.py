@@ -53,10 +53,12 @@ def trails_rows(form: TrailForm = MAIN) -> dict[str, Rows]:
     return {name: functools.partial(made, form=form) for name, made in ROWS.items()}
 
 
-def small_model(recipe: SmallModel = MODEL, cache_dir: str | Path | None = None, *, form: str = MAIN.name) -> str:
-    """Folder of the small model, of 1.3 million parameters, cold-started for a form of trails."""
+def small_model(
+    recipe: SmallModel = MODEL, cache_dir: str | Path | None = None, *, form: str = MAIN.name, seed: int = 0
+) -> str:
+    """Folder of the small model, of 1.3 million parameters, cold-started for a form of trails with a seed."""
     name = "trails-small" if form == MAIN.name else f"trails-small-{form}"
-    return recipe.cold_started(name, trails_tokenizer(), trails_rows(FORMS[form]), cache_dir)
+    return recipe.with_seed(seed).cold_started(name, trails_tokenizer(), trails_rows(FORMS[form]), cache_dir)
 
 
 def cold_started_smollm2(cache_dir: str | Path | None = None) -> str:

@@ -13,6 +13,7 @@ every arm. DIR gets the rows and the log of each run, `rows.parquet` with the ro
 from __future__ import annotations
 
 import argparse
+import hashlib
 import math
 import os
 import shlex
@@ -208,11 +209,12 @@ def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
     First it deletes the rows that a killed run of this arm and seed has left.
     """
     arguments = arguments_of(study, arm, seed, output)
-    algorithm = arm_config_of(study, [*arguments, "--seed", str(seed)]).build_algo()
+    config = arm_config_of(study, [*arguments, "--seed", str(seed)])
+    algorithm = config.build_algo()
     path = run_path(output, arm.name, seed)
     path.unlink(missing_ok=True)
     own = {"study": study.name, "arm": arm.name, "seed": seed, "last_iteration": arm.iterations}
-    own |= provenance(study, arm, arguments)
+    own |= provenance(study, arm, arguments) | {"start_model": weights_hash(config.model_name_or_path)}
     totals: dict[str, Any] = {"tool_calls": 0, "generated_tokens": 0, "computed_tokens": 0}
     totals |= {"seconds": 0.0, "cpu_seconds": 0.0}
     for iteration in range(arm.iterations + 1):
@@ -224,24 +226,39 @@ def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
 
 
 def arguments_of(study: Study, arm: Arm, seed: int, output: Path) -> list[str]:
-    """The recipe's arguments, with the fork rate of the run in `output` that the arm takes it from."""
+    """The recipe's arguments, with those of the seed's start model, and the fork rate of the run it comes from."""
     source = arm.fork_rate_of
     rate = None if source is None else fork_rate(read_run(run_path(output, source, seed)))
-    return study.all_arguments(arm, rate)
+    return [*study.all_arguments(arm, rate), *study.start_model(seed).arguments]
 
 
 def check_arms(study: Study, arms: Iterable[Arm]) -> None:
-    """Makes the arms' models, if they are not there, and checks the configurations before anything runs.
+    """Makes the start models, if they are not there, and checks the configurations before anything runs.
 
     Raises:
-        ValueError: one is wrong, or this machine cannot run it.
+        ValueError: one is wrong, or this machine cannot run it, or a start model has other weights than the file says.
     """
-    for arm in arms:
+    for number, arm in enumerate(arms):
         rate = None if arm.fork_rate_of is None else 0.5  # Not known yet; any rate will do.
-        try:
-            arm_config_of(study, study.all_arguments(arm, rate)).validate()
-        except ValueError as error:
-            raise ValueError(f"arm {arm.name}: {error}") from error
+        starts = study.start_models or [study.start_model(arm.seeds[0])]
+        for start in starts if number == 0 else starts[:1]:
+            try:
+                config = arm_config_of(study, [*study.all_arguments(arm, rate), *start.arguments])
+                config.validate()
+            except ValueError as error:
+                raise ValueError(f"arm {arm.name}: {error}") from error
+            made = weights_hash(config.model_name_or_path)
+            if start.sha256 not in (None, made):
+                raise ValueError(f"start_models: {shlex.join(start.arguments)!r} gives {made}, not {start.sha256}.")
+
+
+def weights_hash(model: str) -> str:
+    """The first twelve digits of the SHA-256 of a model's weights; of a model without a folder, its name."""
+    files = sorted(Path(model).glob("*.safetensors"))
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:12] if files else model
 
 
 def arm_config_of(study: Study, arguments: Sequence[str]) -> ARPOConfig:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.stats import ttest_1samp
@@ -27,8 +28,10 @@ COSTS = {
     "seconds": "seconds",
     "CPU seconds": "cpu_seconds",
 }
-#: Arm -> seed -> figure -> its value.
-Figures = Mapping[str, Mapping[int, Mapping[str, float]]]
+#: Arm -> seed -> figure -> its value; and `START_MODEL`, a text or None.
+Figures = Mapping[str, Mapping[int, Mapping[str, Any]]]
+START_MODEL = "start_model"
+MEAN_OVER_UPDATES = "mean over updates"
 #: Metrics of an iteration; a run has their means.
 MEANS = (*ROLLOUT_METRICS, *LEARNER_METRICS, "distinct_answers")
 
@@ -48,6 +51,11 @@ class Run:
     def column(self, name: str) -> list[float]:
         """The column's values in the rows with an accuracy."""
         return [row[name] for row in self.evaluated]
+
+    @property
+    def start_model(self) -> str | None:
+        """The hash of its weights; None if the row does not say."""
+        return self.rows[0][START_MODEL]
 
     @property
     def calls(self) -> int:
@@ -80,7 +88,7 @@ def finished_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
         if None in (run.rows[0]["accuracy"], run.rows[-1]["accuracy"], *(row[CALLS] for row in run.rows)):
             raise ValueError(f"{run.arm}, seed {run.seed}: has no {CALLS}, or no first or last accuracy.")
         one = first.setdefault(run.seed, run)
-        if run.rows[0]["accuracy"] != one.rows[0]["accuracy"]:
+        if (run.rows[0]["accuracy"], run.start_model) != (one.rows[0]["accuracy"], one.start_model):
             raise ValueError(
                 f"seed {run.seed}: {run.arm} begins with the accuracy {run.rows[0]['accuracy']}, {one.arm} with "
                 f"{one.rows[0]['accuracy']}: they start from different models (other machines train other ones)."
@@ -110,15 +118,16 @@ def cost_to_reach(run: Run, accuracy: float, column: str = CALLS) -> float | Non
     return None
 
 
-def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, float]]]:
+def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, Any]]]:
     """Arm -> seed -> figures. NaN are means over no iteration, and figures at `calls` of a run with fewer calls."""
     last_update = min(run.rows[-1][UPDATES] for run in runs)
-    found: dict[str, dict[int, dict[str, float]]] = {}
+    found: dict[str, dict[int, dict[str, Any]]] = {}
     for run in runs:
         last, lasts = run.rows[-1], run.calls >= calls
         found.setdefault(run.arm, {})[run.seed] = {
+            START_MODEL: run.start_model,
             "accuracy at equal updates": float(accuracies_at(run, UPDATES, np.array(last_update))),
-            "mean over updates": mean_accuracy(run, UPDATES, last_update),
+            MEAN_OVER_UPDATES: mean_accuracy(run, UPDATES, last_update),
             CALLS_OF_UPDATES: float(run.rows[last_update][CALLS]),
             "mean over calls": mean_accuracy(run, CALLS, calls) if lasts else np.nan,
             "accuracy at equal calls": float(accuracies_at(run, CALLS, np.array(calls))) if lasts else np.nan,
@@ -126,6 +135,18 @@ def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, fl
             **{name: _mean(row[name] for row in run.rows) for name in MEANS},
         }
     return found
+
+
+def independent(values: np.ndarray, start_models: Sequence[str | None]) -> np.ndarray:
+    """[runs, ...] -> the mean of each start model's runs, in order; the values themselves of a single start model.
+
+    Runs from one start model share its luck. A t interval over these means is exact for seeds within start models, if
+    each has as many; it also covers what another start model would change.
+    """
+    names = dict.fromkeys(start_models)
+    if len(names) < 2:
+        return values
+    return np.array([values[[name == own for own in start_models]].mean(0) for name in names])
 
 
 def _or_nan(value: float | None) -> float:
@@ -147,9 +168,9 @@ class Reach:
         horizon: the smallest total cost of a run of the arm or the baseline that never reached the accuracy, so every
             run is known up to there. Infinite if all runs reached it.
         restricted_mean: the mean of min(cost, horizon) over the arm's runs.
-        pairs: the number of seeds that arm and baseline share.
-        ratio: the restricted mean divided by the baseline's, over these seeds (`ratio_of_means`). None with fewer than
-            two such seeds, or without costs. Censored runs pull it towards 1.
+        pairs: the number of seeds that arm and baseline share, or of their start models (`independent`).
+        ratio: the restricted mean divided by the baseline's, over these pairs (`ratio_of_means`). None with fewer than
+            two pairs, or without costs. Censored runs pull it towards 1.
     """
 
     reached: int
@@ -175,6 +196,8 @@ def reach(arm: Mapping[int, Run], baseline: Mapping[int, Run], accuracy: float, 
     horizon = min(never, default=np.inf)
     own, base = ({s: _restricted(c, horizon) for s, c in found.items()} for found in (costs, of_baseline))
     shared = sorted(own.keys() & base.keys())
+    starts = [arm[s].start_model for s in shared]
+    pairs = [independent(np.array([found[s] for s in shared]), starts) for found in (own, base)]
     median = float(np.median([np.inf if c is None else c for c in costs.values()]))
     return Reach(
         reached=sum(c is not None for c in costs.values()),
@@ -182,8 +205,8 @@ def reach(arm: Mapping[int, Run], baseline: Mapping[int, Run], accuracy: float, 
         median=median if np.isfinite(median) else None,
         horizon=horizon,
         restricted_mean=float(np.mean(list(own.values()))),
-        pairs=len(shared),
-        ratio=ratio_of_means(np.array([own[s] for s in shared]), np.array([base[s] for s in shared])),
+        pairs=len(pairs[0]),
+        ratio=ratio_of_means(*pairs),
     )
 
 
@@ -209,41 +232,45 @@ class Comparison:
     """The differences between an arm and another one.
 
     Attributes:
-        differences: [seeds], for the seeds with the figure in both arms.
-        p: the p of a two-sided paired t test; None with fewer than `min_seeds` seeds.
+        num_seeds: the number of seeds with the figure in both arms.
+        differences: [seeds], for these seeds; their means, if they have several start models (`independent`).
+        p: the p of a two-sided paired t test; None with fewer than `min_values` differences.
         corrected: p after Holm's correction for all comparisons of the family that have a p.
     """
 
     arm: str
     other: str
+    num_seeds: int
     differences: np.ndarray
     p: float | None
     corrected: float | None
 
 
-def compare(found: Figures, pairs: Sequence[tuple[str, str]], figure: str, min_seeds: int) -> list[Comparison]:
+def compare(found: Figures, pairs: Sequence[tuple[str, str]], figure: str, min_values: int) -> list[Comparison]:
     """Compares pairs of arms as a family.
 
     Args:
         found: arm -> seed -> figures, from `figures`.
         pairs: (arm, other arm).
     """
-    differences = [paired(found, arm, other, figure) for arm, other in pairs]
-    ps = [paired_p(values) if len(values) >= min_seeds else None for values in differences]
+    counted = [paired(found, arm, other, figure) for arm, other in pairs]
+    ps = [paired_p(values) if len(values) >= min_values else None for _, values in counted]
     corrected = iter(holm([p for p in ps if p is not None]))
     return [
-        Comparison(arm, other, values, p, None if p is None else next(corrected))
-        for (arm, other), values, p in zip(pairs, differences, ps, strict=True)
+        Comparison(arm, other, *found_of, p, None if p is None else next(corrected))
+        for (arm, other), found_of, p in zip(pairs, counted, ps, strict=True)
     ]
 
 
-def paired(found: Figures, arm: str, other: str, figure: str) -> np.ndarray:
-    """[seeds]: the arm's figure minus the other arm's, for the seeds with the figure in both."""
+def paired(found: Figures, arm: str, other: str, figure: str) -> tuple[int, np.ndarray]:
+    """How many seeds have the figure in both arms; and the arm's figure minus the other's, see `independent`."""
     own, base = (
         {seed: run[figure] for seed, run in found.get(name, {}).items() if not np.isnan(run[figure])}
         for name in (arm, other)
     )
-    return np.array([own[seed] - base[seed] for seed in sorted(own.keys() & base.keys())])
+    shared = sorted(own.keys() & base.keys())
+    starts = [found[arm][seed].get(START_MODEL) for seed in shared]
+    return len(shared), independent(np.array([own[seed] - base[seed] for seed in shared]), starts)
 
 
 def paired_p(differences: np.ndarray) -> float:

@@ -15,6 +15,13 @@
       random: {arguments: --branching random, fork_rate_of: threshold}
       lean: {arguments: --algo GRPO --num-rollouts 8, iterations: 48, evaluate_every: 6, seeds: [0, 1]}
 
+Instead of `seeds` a file may name several start models with the seeds that begin from each, at least five for
+intervals:
+
+    start_models:
+      - {arguments: --cold-start-seed 0, seeds: [0, 1]}
+      - {arguments: --start-model DIR, seeds: [2, 3], sha256: 5d1e0c77a4b2}    # refused if DIR has other weights
+
 `fork_rate_of` adds `--random-fork-probability` with the fork rate that the other arm had with the same seed. If options
 of an arm have since been removed, `last_commit` is the last commit that runs it; the tables show its rows, but it
 cannot run.
@@ -41,6 +48,9 @@ def _words(line: Any) -> Any:
     return shlex.split(line) if isinstance(line, str) else line
 
 
+Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1)]
+
+
 class _Runs(BaseModel):
     """The keys that a study sets for all arms, and an arm for itself."""
 
@@ -49,7 +59,7 @@ class _Runs(BaseModel):
     arguments: Annotated[list[str], BeforeValidator(_words)]
     iterations: PositiveInt
     evaluate_every: PositiveInt
-    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1)]
+    seeds: Seeds
 
 
 class Arm(_Runs):
@@ -69,11 +79,29 @@ class Arm(_Runs):
     last_commit: str | None = None
 
 
+class StartModel(BaseModel):
+    """A model from which runs begin.
+
+    Attributes:
+        arguments: with which the recipe makes or finds it.
+        seeds: of the runs that begin from it.
+        sha256: what `weights_hash` gives, if only these weights will do. Other machines make other weights from the
+            same arguments.
+    """
+
+    model_config = _Runs.model_config
+
+    arguments: Annotated[list[str], BeforeValidator(_words)] = []
+    seeds: Seeds
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{12}$")] | None = None
+
+
 class Study(_Runs):
     """The contents of a study's file `path`, with its arms in order."""
 
     path: Path
     recipe: str
+    start_models: list[StartModel] = []
     jobs: PositiveInt
     baseline: str
     accuracies_to_reach: list[Annotated[float, Field(ge=0, le=1)]]
@@ -84,6 +112,10 @@ class Study(_Runs):
     @classmethod
     def _complete_arms(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Completes each arm with the study's keys. A text alone is an arm's arguments."""
+        starts = given.get("start_models")
+        if "seeds" not in given and isinstance(starts, list):
+            of_each = [start.get("seeds") for start in starts if isinstance(start, dict)]
+            given = given | {"seeds": [seed for seeds in of_each if isinstance(seeds, list) for seed in seeds]}
         shared = {key: given[key] for key in ("iterations", "evaluate_every", "seeds") if key in given}
 
         def complete(name: str, arm: Any) -> Any:
@@ -98,7 +130,12 @@ class Study(_Runs):
     def _check_arms(self) -> Study:
         if self.baseline not in self.arms:
             raise ValueError(f"the baseline {self.baseline!r} is not an arm.")
+        nested = [seed for start in self.start_models for seed in start.seeds]
+        if twice := [seed for seed in nested if nested.count(seed) > 1]:
+            raise ValueError(f"start_models: two of them have the seed {twice[0]}.")
         for name, arm in self.arms.items():
+            if nested and (missing := sorted(set(arm.seeds) - set(nested))):
+                raise ValueError(f"arm {name}: none of the start_models has its seed {missing[0]}.")
             if arm.iterations % arm.evaluate_every:
                 raise ValueError(
                     f"arm {name}: iterations={arm.iterations} is not a multiple of evaluate_every={arm.evaluate_every}."
@@ -142,8 +179,21 @@ class Study(_Runs):
             )
         return arms
 
+    def start_model(self, seed: int) -> StartModel:
+        """The start model of a seed; if the file names none, the one that the recipe makes by itself.
+
+        Raises:
+            ValueError: the file names start models, and none has the seed.
+        """
+        if not self.start_models:
+            return StartModel(seeds=[seed])
+        for start in self.start_models:
+            if seed in start.seeds:
+                return start
+        raise ValueError(f"{self.path}: none of the start_models has the seed {seed}.")
+
     def all_arguments(self, arm: Arm, fork_rate: float | None = None) -> list[str]:
-        """The arguments of the recipe, without the seed."""
+        """The arguments of the recipe, without the seed and without those of its start model."""
         own = [] if fork_rate is None else ["--random-fork-probability", f"{fork_rate:.4f}"]
         return [*self.arguments, *arm.arguments, *own]
 

@@ -57,7 +57,7 @@ COLUMNS: dict[str, pa.DataType] = {
     **dict.fromkeys(("seconds", "cpu_seconds", "accuracy", "distinct_answers"), pa.float64()),
     **dict.fromkeys((*ROLLOUT_METRICS, *LEARNER_METRICS), pa.float64()),
     **dict.fromkeys(("arguments", "settings_hash", "fork_rate_of", "package_version"), pa.string()),
-    **dict.fromkeys(("commit", "tree", "machine"), pa.string()),
+    **dict.fromkeys(("start_model", "commit", "tree", "machine"), pa.string()),
 }
 
 

@@ -2,15 +2,17 @@
 
 `a ± s (d [low, high])` is mean and standard deviation over seeds, and the paired difference to the baseline over the
 seeds that both have, with its 95 % t interval if there are at least five. A figure that some seeds lack says how many
-have it. All runs of a study start from the same model and are evaluated on the same questions, so intervals cover what
-a seed changes: the order of training questions, and sampling. Intervals are not corrected for the number of arms; the p
-of comparisons are, with Holm's method for all comparisons of a table.
+have it. If the rows name several start models, intervals and p come from the means over the seeds of each, and cover
+what another start model would change. Otherwise they only cover what a seed changes: the order of training questions,
+and sampling. Intervals are not corrected for the number of arms; the p of comparisons are, with Holm's method for all
+comparisons of a table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +20,7 @@ from release.evidence import study_figures
 from release.evidence.study_figures import (
     CALLS,
     CALLS_OF_UPDATES,
+    MEAN_OVER_UPDATES,
     NUM_POINTS,
     UPDATES,
     Comparison,
@@ -27,17 +30,18 @@ from release.evidence.study_figures import (
     compare,
     figures,
     finished_runs,
+    independent,
     paired,
     reach,
 )
 from release.evidence.study_rows import Row
 from rllib_arpo.core.intervals import estimate_all
 
-ACCURACIES = ("accuracy at equal updates", "mean over updates", "mean over calls", "accuracy at equal calls")
+ACCURACIES = ("accuracy at equal updates", MEAN_OVER_UPDATES, "mean over calls", "accuracy at equal calls")
 #: Figure of decisive steps -> its column.
 DECISIVE = {"decisive_auc": "AUC of dH", "decisive_fork_share": "forks at decisive steps"}
 #: The tested figures: the primary one, and the secondary one.
-TESTED = ("accuracy at equal calls", "mean over updates")
+TESTED = ("accuracy at equal calls", MEAN_OVER_UPDATES)
 #: Figure -> decimals.
 COSTS = dict.fromkeys(study_figures.COSTS, 0)
 FORKS = {
@@ -49,7 +53,7 @@ ENTROPIES = {
     "policy_entropy": 3,
 }  # fmt: skip
 #: Fewer values get no interval, which would be as wide as their range or wider.
-MIN_SEEDS = 5
+MIN_VALUES = 5
 #: Column -> the axis of its curves.
 AXES = {UPDATES: "updates", CALLS: "executed tool calls"}
 
@@ -71,6 +75,7 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
     parts = [
         f"### Accuracy, greedy, on held-out questions (equal calls: {calls:,})",
         accuracy_table(found, arms, baseline),
+        *_start_models(runs, found, arms),
         *_comparisons(runs, found, arms, baseline),
         *(
             part
@@ -109,6 +114,26 @@ def accuracy_table(found: Figures, arms: Sequence[str], baseline: str) -> str:
     return _markdown(header, lines)
 
 
+def _start_models(runs: Sequence[Run], found: Figures, arms: Sequence[str]) -> Iterator[str]:
+    """The heading and the table of the start models and of the arms' levels from each; nothing if they are unknown."""
+    starts: dict[str, list[Run]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        starts.setdefault(run.start_model or "not recorded", []).append(run)
+    if list(starts) == ["not recorded"]:
+        return
+    lines = []
+    for start, own in starts.items():
+        cells = [start, ", ".join(sorted({run.rows[0]["machine"] or "" for run in own}))]
+        cells += [", ".join(dict.fromkeys(str(run.seed) for run in own))]
+        cells += [f"{np.mean([run.rows[0]['accuracy'] for run in own]):.3f}"]
+        for arm in arms:
+            values = [found[arm][run.seed][MEAN_OVER_UPDATES] for run in own if run.arm == arm]
+            cells.append(f"{np.mean(values):.3f}" if values else "")
+        lines.append(cells)
+    yield "### Start models, and each arm's mean over updates from them"
+    yield _markdown(["start model", "machine", "seeds", "accuracy at the start", *arms], lines)
+
+
 def _comparisons(runs: Sequence[Run], found: Figures, arms: Sequence[str], baseline: str) -> Iterator[str]:
     """Headings and tables that compare each arm with the baseline, and with random forks at its own fork rate."""
     families = {
@@ -124,13 +149,13 @@ def _comparisons(runs: Sequence[Run], found: Figures, arms: Sequence[str], basel
 
 
 def comparison_table(found: Figures, pairs: Sequence[tuple[str, str]]) -> str:
-    """The differences in both figures, with p and with p corrected for all `pairs`, if there are `MIN_SEEDS` seeds."""
+    """The differences in both figures, with p and with p corrected for all `pairs`, if there are `MIN_VALUES`."""
     header = ["arm", "compared with", "seeds", *(part for figure in TESTED for part in (figure, "p", "p corrected"))]
-    by_figure = [compare(found, pairs, figure, MIN_SEEDS) for figure in TESTED]
+    by_figure = [compare(found, pairs, figure, MIN_VALUES) for figure in TESTED]
     lines = []
     for of_pair in zip(*by_figure, strict=True):
         # One number, or a number for each figure if their seeds differ.
-        seeds = " and ".join(dict.fromkeys(str(len(one.differences)) for one in of_pair if len(one.differences))) or "0"
+        seeds = " and ".join(dict.fromkeys(str(one.num_seeds) for one in of_pair if one.num_seeds)) or "0"
         lines.append([of_pair[0].arm, of_pair[0].other, seeds, *(cell for one in of_pair for cell in _tested(one))])
     return _markdown(header, lines)
 
@@ -170,19 +195,19 @@ def _ratio(runs: Mapping[int, Run], base: Mapping[int, Run], accuracy: float, co
     if found.ratio is None:
         return ""
     value, *ends = found.ratio
-    return _interval(value, *(ends if found.pairs >= MIN_SEEDS else (None, None)), 2)
+    return _interval(value, *(ends if found.pairs >= MIN_VALUES else (None, None)), 2)
 
 
 def means_table(found: Figures, arms: Sequence[str], decimals: Mapping[str, int]) -> str:
-    """Means over seeds of means over iterations, with 95 % intervals over seeds, for the metrics that some arm has."""
+    """Means over seeds of means over iterations, with their 95 % intervals, for the metrics that some arm has."""
     shown = {name: places for name, places in decimals.items() if any(len(_values(found[arm], name)) for arm in arms)}
     lines = []
     for arm in arms:
         cells = []
         for name, places in shown.items():
-            values = _values(found[arm], name)
+            values = _independent(found[arm], name)
             estimate = estimate_all({name: values})[name]
-            bounds = (estimate.low, estimate.high) if len(values) >= MIN_SEEDS else (None, None)
+            bounds = (estimate.low, estimate.high) if len(values) >= MIN_VALUES else (None, None)
             cells.append("" if not len(values) else _interval(estimate.value, *bounds, places))
         lines.append([arm, *cells])
     return _markdown(["arm", *shown], lines)
@@ -196,13 +221,19 @@ def _origin(runs: Sequence[Run], unfinished: Sequence[str]) -> str:
     return "\n".join([*lines, f"- left out, not finished: {'; '.join(unfinished) or 'none'}"])
 
 
-def _values(by_seed: Mapping[int, Mapping[str, float]], name: str) -> np.ndarray:
+def _values(by_seed: Mapping[int, Mapping[str, Any]], name: str) -> np.ndarray:
     """[seeds], for the seeds that have the figure."""
     values = np.array([run[name] for run in by_seed.values()], dtype=float)
     return values[~np.isnan(values)]
 
 
-def _plain_mean(by_seed: Mapping[int, Mapping[str, float]], name: str) -> str:
+def _independent(by_seed: Mapping[int, Mapping[str, Any]], name: str) -> np.ndarray:
+    """`_values`, or their means over the seeds of each start model."""
+    starts = [run.get(study_figures.START_MODEL) for run in by_seed.values() if not np.isnan(run[name])]
+    return independent(_values(by_seed, name), starts)
+
+
+def _plain_mean(by_seed: Mapping[int, Mapping[str, Any]], name: str) -> str:
     values = _values(by_seed, name)
     return f"{values.mean():.2f}" if len(values) else ""
 
@@ -219,14 +250,14 @@ def _compared(found: Figures, arm: str, baseline: str, name: str) -> str:
 
 def _difference(found: Figures, arm: str, baseline: str, name: str) -> str:
     """The difference with its interval, or "" unless both arms have the figure for two seeds."""
-    differences = paired(found, arm, baseline, name)
-    return "" if arm == baseline or len(differences) < 2 else f" ({_with_interval(differences)})"
+    num_seeds, differences = paired(found, arm, baseline, name)
+    return "" if arm == baseline or num_seeds < 2 else f" ({_with_interval(differences)})"
 
 
 def _with_interval(differences: np.ndarray) -> str:
-    """The mean of [seeds], with its interval."""
+    """The mean of [differences], with its interval."""
     estimate = estimate_all({"": differences})[""]
-    if len(differences) < MIN_SEEDS:
+    if len(differences) < MIN_VALUES:
         return _signed(estimate.value)
     return f"{_signed(estimate.value)} [{_signed(estimate.low)}, {_signed(estimate.high)}]"
 
@@ -248,19 +279,22 @@ def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def curves(runs: Sequence[Run], column: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Arm -> (values of `column` [p], accuracies [seeds, p]), up to the end of the arm's shortest run."""
+    """Arm -> (values of `column` [p], accuracies [seeds, p], see `independent`), up to the end of its shortest run."""
     found = {}
     for arm in sorted({run.arm for run in runs}):
         own = [run for run in runs if run.arm == arm]
         at = np.linspace(0, min(run.column(column)[-1] for run in own), NUM_POINTS)
-        found[arm] = at, np.array([accuracies_at(run, column, at) for run in own])
+        found[arm] = (
+            at,
+            independent(np.array([accuracies_at(run, column, at) for run in own]), [run.start_model for run in own]),
+        )
     return found
 
 
 def draw_curves(runs: Sequence[Run], path: Path) -> None:
     """Draws each arm's mean accuracy over seeds against updates and against executed tool calls.
 
-    Bands are the tables' 95 % intervals over seeds; an arm with fewer than `MIN_SEEDS` seeds has no band.
+    Bands are the tables' 95 % intervals; an arm with fewer than `MIN_VALUES` values has no band.
     """
     import matplotlib
 
@@ -271,7 +305,7 @@ def draw_curves(runs: Sequence[Run], path: Path) -> None:
     for panel, (column, label) in zip(panels, AXES.items(), strict=True):
         for arm, (at, values) in curves(runs, column).items():
             (line,) = panel.plot(at, values.mean(0), label=f"{arm} (n = {len(values)})")
-            if len(values) >= MIN_SEEDS:
+            if len(values) >= MIN_VALUES:
                 means = estimate_all({str(point): column for point, column in enumerate(values.T)}).values()
                 low, high = [mean.low for mean in means], [mean.high for mean in means]
                 panel.fill_between(at, low, high, color=line.get_color(), alpha=0.12, linewidth=0)

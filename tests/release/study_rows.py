@@ -23,6 +23,12 @@ arms:
   random: {arguments: --branching random, fork_rate_of: threshold}
 """
 
+#: In place of `seeds`.
+STARTS = """start_models:
+  - {arguments: --cold-start-seed 0, seeds: [0, 1]}
+  - {arguments: --start-model b, seeds: [2], sha256: 5d1e0c77a4b2}
+"""
+
 
 def write_study(folder: Path, text: str = TEXT) -> Study:
     path = folder / "tiny_study.yaml"
@@ -46,7 +52,7 @@ def write_run(folder: Path, study: Study, arm: str, seed: int, *iterations: int,
         "package_version": package_version(),
         "last_iteration": own.iterations,
         "fork_rate_of": own.fork_rate_of,
-        "arguments": " ".join(study.all_arguments(own)),
+        "arguments": " ".join([*study.all_arguments(own), *study.start_model(seed).arguments]),
     }
     path = run_path(folder, arm, seed)
     for iteration in iterations:

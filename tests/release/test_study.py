@@ -9,13 +9,23 @@ import pyarrow.parquet as pq
 import pytest
 
 import rllib_arpo
-from release.evidence.study import check_arms, find, jobs_of, main, process_of, run_missing, run_one
+from release.evidence.study import (
+    arguments_of,
+    check_arms,
+    find,
+    jobs_of,
+    main,
+    process_of,
+    run_missing,
+    run_one,
+    weights_hash,
+)
 from release.evidence.study_file import FOLDER, read_study
 from release.evidence.study_rows import COLUMNS, append_row, read_run, read_table, run_path, write_table
 from release.evidence.study_table import all_tables
 from tests.helpers.models import tiny_model
 from tests.helpers.parquet import parquet, row
-from tests.release.study_rows import TEXT, make_row, write_run, write_study
+from tests.release.study_rows import STARTS, TEXT, make_row, write_run, write_study
 
 
 @pytest.mark.parametrize(("old", "new", "message"), [
@@ -36,6 +46,11 @@ from tests.release.study_rows import TEXT, make_row, write_run, write_study
      ": arm random: fork_rate_of='none' is not an arm with its own fork rule."),
     ("fork_rate_of: threshold", "fork_rate_of: threshold, seeds: [0, 5]",
      ": arm random: fork_rate_of='threshold' has no run with seed 5."),
+    ("seeds: [0, 1]\n", STARTS.replace("[2]", "[1]"), ": start_models: two of them have the seed 1."),
+    ("seeds: [0, 1]\n", f"seeds: [0, 3]\n{STARTS}", ": arm grpo: none of the start_models has its seed 3."),
+    ("seeds: [0, 1]\n", STARTS.replace("seeds: [2], ", ""), ": start_models: 1: seeds: Field required"),
+    ("seeds: [0, 1]\n", STARTS.replace("77a4b2", ""),
+     ": start_models: 1: sha256: String should match pattern '^[0-9a-f]{12}$'"),
 ])  # fmt: skip
 def test_what_does_not_fit_in_a_file_is_refused(tmp_path, old, new, message):
     with pytest.raises(ValueError) as raised:
@@ -74,6 +89,30 @@ def test_an_arm_of_an_earlier_commit_is_shown_and_not_run(tmp_path):
         assert str(raised.value) == (
             f"{study.path}: threshold cannot run, since options were removed after commit 4ab05be; name other arms."
         )
+
+
+def test_seeds_are_nested_in_start_models(tmp_path):
+    study = write_study(tmp_path, TEXT.replace("seeds: [0, 1]\n", STARTS))
+    assert [str(job) for job in jobs_of(study, ["grpo"], None, tmp_path)] == [
+        f"grpo, seed {seed}" for seed in (0, 1, 2)
+    ]
+    told = [arguments_of(study, study.arms["grpo"], seed, tmp_path)[-2:] for seed in (0, 1, 2)]
+    assert told == [["--cold-start-seed", "0"], ["--cold-start-seed", "0"], ["--start-model", "b"]]
+    with pytest.raises(ValueError, match=r"tiny_study\.yaml: none of the start_models has the seed 7\.$"):
+        arguments_of(study, study.arms["grpo"], 7, tmp_path)
+
+
+def test_a_start_model_with_other_weights_than_the_plan_says_is_refused(tmp_path, model_folder, monkeypatch):
+    monkeypatch.setenv("TINY_MODEL", model_folder)
+    made = weights_hash(model_folder)
+    for stated in (made, "0" * 12):
+        start = f"start_models: [{{arguments: --lr 2e-3, seeds: [0], sha256: '{stated}'}}]\n"
+        study = write_study(tmp_path, TEXT.replace("seeds: [0, 1]\n", start))
+        if stated == made:
+            check_arms(study, study.arms.values())
+    with pytest.raises(ValueError, match=f"^start_models: '--lr 2e-3' gives {made}, not {stated}\\.$"):
+        check_arms(study, study.arms.values())
+    assert weights_hash("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
 
 
 class Process:
@@ -288,6 +327,7 @@ def test_a_row_made_again_is_the_same(ray_cluster, model_folder, tmp_path, monke
     assert (last["arm"], last["seed"], last["last_iteration"], last["arguments"]) == ("threshold", 3, 2, "--lr 1e-3")
     assert last["settings_hash"] == study.settings_hash(study.arms["threshold"])
     assert all(last[name] for name in ("package_version", "commit", "tree", "machine"))
+    assert last["start_model"] == weights_hash(model_folder)
     # Totals grow; all that is packed is computed, since nothing is skipped.
     totals = [[row[name] for row in first] for name in ("generated_tokens", "computed_tokens", *CLOCK)]
     assert all(a == 0 < b < c for a, b, c in totals)

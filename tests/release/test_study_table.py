@@ -11,6 +11,7 @@ from release.evidence.study_figures import (
     figures,
     finished_runs,
     holm,
+    independent,
     paired_p,
     ratio_of_means,
     reach,
@@ -141,6 +142,62 @@ def test_runs_of_a_seed_that_begin_with_other_models_are_refused():
         finished_runs(rows)
 
 
+def of_starts(gains: dict[str, list[float]]) -> list[dict]:
+    """Rows of "grpo", which stays at 0, and of "a", which gains these accuracies in runs from each start model."""
+    runs = [(start, gain) for start, own in gains.items() for gain in own]
+    return [
+        make_row(arm, seed, i, 10 * i, i * gain * (arm == "a"), start_model=start, machine="M")
+        for seed, (start, gain) in enumerate(runs)
+        for arm in ("grpo", "a")
+        for i in (0, 1)
+    ]
+
+
+def test_intervals_of_several_start_models_are_over_their_means():
+    """Means 0.2, 0.3, 0.4, 0.5, 0.6 after the update: 0.4 +- 2.776 * 0.158 / sqrt(5) = 0.196; half of it on the way."""
+    rows = of_starts(
+        {name: [mean - 0.1, mean + 0.1] for name, mean in zip("vwxyz", (0.2, 0.3, 0.4, 0.5, 0.6), strict=True)}
+    )
+    parts = {part.partition("\n")[0]: part.splitlines() for part in all_tables(rows, "grpo", [], 10).split("### ")}
+    against = parts["Each arm against grpo, p corrected by Holm"]
+    assert against[4].startswith(
+        "| a | grpo | 10 | +0.400 [+0.204, +0.596] | 0.005 | 0.005 | +0.200 [+0.102, +0.298] |"
+    )
+    assert parts["Start models, and each arm's mean over updates from them"][2:5] == [
+        "| start model | machine | seeds | accuracy at the start | grpo | a |", "|---|---|---|---|---|---|",
+        "| v | M | 0, 1 | 0.000 | 0.000 | 0.100 |",
+    ]  # fmt: skip
+    values = curves(
+        [Run("a", s, tuple(r for r in rows if (r["arm"], r["seed"]) == ("a", s))) for s in range(10)], "iteration"
+    )
+    assert values["a"][1][:, -1] == pytest.approx([0.2, 0.3, 0.4, 0.5, 0.6])
+
+
+def test_seeds_of_one_start_model_are_values_of_their_own():
+    values = np.array([1.0, 2.0, 4.0])
+    assert independent(values, ["x"] * 3).tolist() == independent(values, [None] * 3).tolist() == [1.0, 2.0, 4.0]
+    assert independent(values, ["x", "y", "y"]).tolist() == [1.0, 3.0]
+
+
+def test_runs_of_a_seed_with_other_weights_are_refused():
+    rows = [make_row(arm, 0, 0, 0, 0.5, start_model=start) for arm, start in (("a", "x"), ("b", "y"))]
+    with pytest.raises(ValueError, match=r"^seed 0: b begins with"):
+        finished_runs(rows)
+
+
+@pytest.mark.parametrize("between", [0.0, 0.03, 0.1])
+@pytest.mark.parametrize(("num_starts", "num_seeds"), [(4, 4), (8, 2)])
+def test_intervals_cover_whatever_the_start_models_differ_by(num_starts, num_seeds, between):
+    """The standard deviation is 0.06 within start models; 0.95 of 4,000 has a standard error of 0.0034."""
+    rng, starts = np.random.default_rng(0), np.repeat(np.arange(num_starts), num_seeds)
+    differences = [
+        between * rng.normal(size=num_starts)[starts] + 0.06 * rng.normal(size=starts.size) for _ in range(4000)
+    ]
+    assert 0.938 < np.mean([paired_p(independent(one, starts)) > 0.05 for one in differences]) < 0.962
+    if between == 0.1:  # Seeds are not independent then.
+        assert np.mean([paired_p(one) > 0.05 for one in differences]) < 0.9
+
+
 def test_curves_end_where_the_shortest_run_does():
     runs = [run("grpo", 0, (0, 0.0), (39, None), (40, 1.0)), run("grpo", 1, (0, 0.5), (20, 0.5))]
     at, values = curves(runs, "tool_calls")["grpo"]
@@ -173,7 +230,7 @@ def test_a_family_is_corrected_for_those_that_have_a_p():
         "b": {s: {"f": 0.1 * (s - 2)} for s in range(5)},
         "c": {0: {"f": 1.0}, 1: {"f": float("nan")}},
     }
-    a, b, c = compare(found, [("a", "grpo"), ("b", "grpo"), ("c", "grpo")], "f", min_seeds=5)
+    a, b, c = compare(found, [("a", "grpo"), ("b", "grpo"), ("c", "grpo")], "f", min_values=5)
     assert (a.p, a.corrected) == pytest.approx((0.01324, 2 * 0.01324), abs=1e-5)
     assert (b.p, b.corrected) == pytest.approx((1.0, 1.0))
     assert (c.p, c.corrected, c.differences.tolist()) == (None, None, [1.0])

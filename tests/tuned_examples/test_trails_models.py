@@ -118,6 +118,16 @@ def test_every_form_has_a_model_of_its_own_and_that_of_the_main_form_keeps_its_n
     assert len({name.rpartition("-")[2] for name in names}) == 3
 
 
+def test_another_seed_makes_another_model(monkeypatch, tmp_path):
+    monkeypatch.setattr(small_models, "cached_folder", lambda name, _make, _cache: name)
+    assert small_model(TINY) == small_model(TINY, seed=0) != small_model(TINY, seed=1)
+    weights = []
+    for recipe in (TINY, TINY.with_seed(0), TINY.with_seed(1)):
+        recipe.write_random(tmp_path, trails_tokenizer())
+        weights.append((tmp_path / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1] != weights[2]
+
+
 def test_a_model_is_tuned_on_the_transcripts_of_its_form(tmp_path, monkeypatch):
     read = []
     monkeypatch.setattr(
