@@ -19,6 +19,7 @@ from rllib_arpo.mlflow.run_facts import (
     KILLED,
     NOTE_TAG,
     RUN_FILE,
+    RUNNING,
     RunFacts,
     command_line,
     description,
@@ -59,8 +60,7 @@ class ARPOMLflowCallback(LoggerCallback):
         tracking_uri: an MLflow tracking URI.
         experiment_name: default: MLFLOW_EXPERIMENT_NAME, MLFLOW_EXPERIMENT_ID (for the user's own store), "ARPO".
         tags: every run gets these tags.
-        report: draw the plots after every evaluation and at the end of the run, and the trees at its end; log them as
-            the artifacts "plots" and "trees".
+        report: draw plots and trees at the end of the run; log them as the artifacts "plots" and "trees".
         traces: how many questions to log as traces from each file of the trial's record (docs/watch.md), which has an
             iteration's recorded questions or an evaluation; always the same questions of an evaluation. 0: none.
 
@@ -128,7 +128,7 @@ class ARPOMLflowCallback(LoggerCallback):
         """Marks the runs of unfinished trials as KILLED, and waits at most `INTERRUPT_S` for the store."""
         if self._thread is not None:
             for folder, _ in self._started.values():
-                if not (facts := read_facts(folder)).has_ended:
+                if (facts := read_facts(folder)).status == RUNNING:
                     write_facts(folder, replace(facts, status=KILLED))
             self.close(INTERRUPT_S)
 

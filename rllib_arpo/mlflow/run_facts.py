@@ -45,11 +45,6 @@ class RunFacts:
     report: bool = True
     traces: int = 8
 
-    @property
-    def has_ended(self) -> bool:
-        """Whether the trial is over. An interrupted trial is not, since it may be resumed."""
-        return self.status in (FINISHED, FAILED)
-
 
 def write_facts(folder: Path, facts: RunFacts) -> None:
     folder.mkdir(parents=True, exist_ok=True)
@@ -98,7 +93,7 @@ def description(
         "command": f"`{command}`",
         "commit": commit and f"`{commit}`",
         "results": folder and f"`{folder}`",
-        "look": folder and f"`rllib-arpo show {shlex.quote(folder)}` draws its trees, with `--plots` its curves",
+        "look": folder and f"`rllib-arpo show {shlex.quote(folder)}` draws its curves and trees",
     }
     title = f"**{algorithm}** trains `{Path(model).name}` on `{task}`."
     return without_secrets("\n".join([title, "", *(f"- {name}: {text}" for name, text in lines.items() if text)]))

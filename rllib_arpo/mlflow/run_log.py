@@ -3,8 +3,7 @@
 import json
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,6 @@ from mlflow.entities import Metric, Run
 from mlflow.store.tracking import SEARCH_TRACES_DEFAULT_MAX_RESULTS
 from mlflow.tracing.client import TracingClient
 from ray.air.constants import TIMESTAMP, TRAINING_ITERATION
-from ray.rllib.utils.metrics import EVALUATION_RESULTS
 from ray.tune.result import EXPR_PARAM_FILE, EXPR_RESULT_FILE
 
 from rllib_arpo.evaluation.report import SUMMARY
@@ -30,17 +28,15 @@ from rllib_arpo.mlflow.run_facts import (
     write_facts,
 )
 from rllib_arpo.mlflow.store import Store, open_store
-from rllib_arpo.plots.gallery import draw_all, plot_files
-from rllib_arpo.plots.run_data import EVALUATION, read_results, read_run
+from rllib_arpo.plots.gallery import draw_all
+from rllib_arpo.plots.run_data import read_results, read_run
 from rllib_arpo.record.read import numbered_questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER, rank
 from rllib_arpo.show.pages import tree_files, write_files
 
-#: Artifact folders of a run.
-PLOTS_ARTIFACT, TREES_ARTIFACT = "plots", "trees"
 #: How many questions' trees are logged: of the last iteration, and of evaluations before and after training.
 NUM_QUESTIONS = 8
-#: The tag that records what the run has: its last iteration and evaluation, and the state of its artifacts.
+#: The tag that records what the run has: its last iteration, and the state of its artifacts.
 LOGGED_TAG = "rllib_arpo.logged"
 #: MLflow's experiment for evaluations.
 EXPERIMENT = "evaluation"
@@ -49,7 +45,7 @@ _PARTS = {"value": "", "low": "/low", "high": "/high", "seed_std": "/seed_std"}
 
 
 def log_folder(folder: Path, uri: str | None = None, experiment: str | None = None) -> Store:
-    """Logs the folder of a trial or of an evaluation with the functions below; returns the store.
+    """Makes runs in the store agree with the folder of a trial or an evaluation; returns the store.
 
     Args:
         uri: the store; None: `open_store` chooses.
@@ -57,17 +53,11 @@ def log_folder(folder: Path, uri: str | None = None, experiment: str | None = No
     """
     is_evaluation = (folder / SUMMARY).is_file()
     store = open_store(uri, experiment or (EXPERIMENT if is_evaluation else read_facts(folder).experiment))
-    (log_evaluation if is_evaluation else log_run)(folder, store)
+    if is_evaluation:
+        log_evaluation(folder, store)
+    else:
+        RunLog(folder, store).log()
     return store
-
-
-def log_run(folder: Path, store: Store) -> None:
-    """Makes a trial's run in the store agree with its folder; a second call changes nothing.
-
-    Raises:
-        Exception: the first error of the store or the folder, after everything else has been logged.
-    """
-    RunLog(folder, store).log()
 
 
 class RunLog:
@@ -86,17 +76,21 @@ class RunLog:
         self._traced: dict[Path, int] = {}
 
     def log(self) -> None:
-        """Logs what is new. It raises the same errors as `log_run`."""
+        """Logs what is new; a second call changes nothing.
+
+        Raises:
+            Exception: the first error of the store or the folder, after everything else has been logged.
+        """
         facts = read_facts(self._folder)
         run = self._store.run_of(facts.id, facts.name, facts.tags)
         self._logged = json.loads(run.data.tags.get(LOGGED_TAG, "{}"))
         params = self._results / EXPR_PARAM_FILE
         if params.is_file():
             self._store.log_params(run, flat_params(json.loads(params.read_text(encoding="utf-8"))))
-        self._log_results(run, facts)
+        self._log_results(run)
         self._log_status(run, facts.status)
         errors = []
-        for part in (self._log_traces, self._log_plots, self._log_trees):
+        for part in (self._log_traces, self._log_artifacts):
             # A store without artifacts, or without traces, still gets the rest.
             try:
                 part(run, facts)
@@ -105,15 +99,13 @@ class RunLog:
         if errors:
             raise errors[0]
 
-    def _log_results(self, run: Run, facts: RunFacts) -> None:
+    def _log_results(self, run: Run) -> None:
         """Logs new results. It skips an iteration that a restored trial repeated, since MLflow would keep both."""
         known = self._logged.get("iteration", 0)
         new = [one for one in read_results(self._results / EXPR_RESULT_FILE) if one[TRAINING_ITERATION] > known]
         if new:
             self._store.log_metrics(run, _metrics(new))
-            evaluated = [one[TRAINING_ITERATION] for one in new if EVALUATION_RESULTS in one]
-            before = self._logged.get("evaluated")
-            self._remember(run, {"iteration": new[-1][TRAINING_ITERATION], "evaluated": max(evaluated, default=before)})
+            self._remember(run, {"iteration": new[-1][TRAINING_ITERATION]})
 
     def _log_status(self, run: Run, status: str) -> None:
         if run.info.status == status:
@@ -133,36 +125,22 @@ class RunLog:
             log_traces(self._store, run, path, facts.traces)
             self._traced[path] = written[path]
 
-    def _log_plots(self, run: Run, facts: RunFacts) -> None:
-        """Logs the plots after each evaluation, and at the end of the trial."""
-        evaluated = max((path.name for path in self._written() if path.name.startswith(EVALUATION)), default=None)
-        if facts.report and self._logged.get("iteration") and (facts.has_ended or self._logged.get("evaluated")):
-            state = [self._logged.get("evaluated"), evaluated, *(self._end_state() if facts.has_ended else ())]
-            self._log_files(run, PLOTS_ARTIFACT, state, self._plots)
-
-    def _log_trees(self, run: Run, facts: RunFacts) -> None:
-        if facts.report and facts.has_ended and self._logged.get("iteration"):
-            draw = partial(tree_files, self._folder, NUM_QUESTIONS)
-            self._log_files(run, TREES_ARTIFACT, self._end_state(), draw)
+    def _log_artifacts(self, run: Run, facts: RunFacts) -> None:
+        """Logs plots and trees once the trial does not run any more, unless the run already has them."""
+        state = [self._logged.get("iteration"), max(self._written().values(), default=0)]
+        if not facts.report or facts.status == RUNNING or not state[0] or self._logged.get("artifacts") == state:
+            return
+        drawn = draw_all(read_run(self._folder, self._results / EXPR_RESULT_FILE))
+        plots = [(f"plots/{one.plot.name}.png", one.image) for one in drawn]
+        trees = ((f"trees/{name}", page) for name, page in tree_files(self._folder, NUM_QUESTIONS))
+        with tempfile.TemporaryDirectory() as folder:
+            if write_files(Path(folder), (*plots, *trees)):
+                self._store.client.log_artifacts(run.info.run_id, folder)
+        self._remember(run, {"artifacts": state})
 
     def _written(self) -> dict[Path, int]:
         """File of the record -> when it was written, ns since the epoch."""
         return {path: path.stat().st_mtime_ns for path in (self._folder / RECORD_FOLDER).glob("*.parquet")}
-
-    def _end_state(self) -> list[int]:
-        return [self._logged["iteration"], max(self._written().values(), default=0)]
-
-    def _plots(self) -> Iterable[tuple[str, bytes]]:
-        return plot_files(self._folder.name, draw_all(read_run(self._folder, self._results / EXPR_RESULT_FILE)))
-
-    def _log_files(self, run: Run, artifact: str, state: Any, make: Callable[[], Iterable[tuple[str, bytes]]]) -> None:
-        """Logs the files, unless the run already has them for this state."""
-        if self._logged.get(artifact) == state:
-            return
-        with tempfile.TemporaryDirectory() as folder:
-            if write_files(Path(folder), make()):
-                self._store.client.log_artifacts(run.info.run_id, folder, artifact)
-        self._remember(run, {artifact: state})
 
     def _remember(self, run: Run, logged: Mapping[str, Any]) -> None:
         self._logged |= logged

@@ -42,7 +42,6 @@ def recipe_parser(stop_reward: float, stop_iters: int, **defaults: Any) -> argpa
     add("--checkpoint-freq", type=int, default=0, help="iterations between checkpoints; 0: none")
     add("--checkpoint-at-end", action="store_true", help="also keep a checkpoint of the last iteration")
     add("--as-test", action="store_true", help="fail if the run ends below --stop-reward")
-    add("--no-tune", action="store_true", help="train in this process, without checkpoints and further tries")
     add("--num-cpus", type=int, default=0, help="CPUs of the Ray that the run starts; 0: all of this machine")
     add("--log-level", choices=("DEBUG", "INFO", "WARN", "ERROR"), help="RLlib's log level")
     add("--verbose", type=int, default=0, help="1 or 2 shows Tune's own tables")

@@ -4,7 +4,7 @@ import argparse
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from rllib_arpo.recipes.gpus import use_gpus
 from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs, sigterm_as_sigint
 from rllib_arpo.redaction import comparable
 from rllib_arpo.terminal import say, short_path
-from rllib_arpo.tracking.console import ConsoleCallback, say_result
+from rllib_arpo.tracking.console import ConsoleCallback
 from rllib_arpo.tracking.transcripts import EvaluationTranscripts, say_before_and_after
 
 #: The share of right answers in an evaluation, and the mean reward of a trajectory while sampling.
@@ -38,9 +38,6 @@ LAST_CHECKPOINTS = 2
 ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 #: In the folder of a run: the file that its process locks.
 LOCK = "lock"
-#: Options that need Tune. --no-tune ignores --checkpoint-freq and --max-failures instead of refusing them, since
-#: recipes set them by default.
-_OF_TUNE = ("resume", "output", "as_test", "checkpoint_at_end")
 #: Arguments that may change when a run is resumed: those about machines, failures and output.
 _FREE = frozenset(
     {"output", "resume", "as_test", "num_cpus", "verbose", "gpu_memory_gb", "max_failures"}
@@ -59,7 +56,7 @@ def run_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name: st
     Args:
         args: what a `recipe_parser` has read.
         experiment_name: the name of the experiment in MLflow.
-        save_model: export the model of the best checkpoint into the run's folder; with --no-tune the last model.
+        save_model: export the model of the best checkpoint into the run's folder.
 
     Raises:
         ValueError: the configuration is wrong, the folder does not fit --resume, or another process uses it.
@@ -68,21 +65,18 @@ def run_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name: st
     """
     output = Path(args.output or RESULTS.expanduser() / f"{args.algo}_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
     _check_output(output, args)
-    with nullcontext() if args.no_tune else _held(output):
+    with _held(output):
         _run(config, args, output, experiment_name, save_model)
     return output
 
 
 def _run(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_name: str, save_model: bool) -> None:
-    say_what_runs(config, args, experiment_name, None if args.no_tune else output)
+    say_what_runs(config, args, experiment_name, output)
     stop = {TRAINING_ITERATION: args.stop_iters, MEAN_REWARD: args.stop_reward}
     try:
         with ray_of_run(args.num_cpus), sigterm_as_sigint():
             use_arguments(config, args, ray.cluster_resources().get("GPU", 0))
             config.copy(copy_frozen=False).validate()  # Tune would try a wrong one again and again.
-            if args.no_tune:
-                _train_here(config, stop, output / MODEL if save_model else None)
-                return
             results = _train(config, args, output, experiment_name, stop, save_model)
         _check_end(results[0], args, output)
     except KeyboardInterrupt:
@@ -167,27 +161,9 @@ def _train(
     return tune.ResultGrid(analysis)
 
 
-def _train_here(config: ARPOConfig, stop: Mapping[str, float], model: Path | None) -> None:
-    """For --no-tune: calls `algo.train()` in this process, and saves the model to the folder `model`."""
-    say("Without Tune no checkpoint is kept, and a failure ends the run.")
-    algo = config.build_algo()
-    try:
-        result: Mapping[str, Any] = {}
-        while not any((found := number_at(result, key)) is not None and found >= stop[key] for key in stop):
-            result = algo.train()
-            say_result(result)
-        if model is not None:
-            algo.save_model(model)
-            say(f"The model is in {short_path(model)}.")
-    finally:
-        algo.stop()
-
-
 def _check_output(output: Path, args: argparse.Namespace) -> None:
     """Refuses to begin a run in the folder of another one, and to resume a run with other arguments."""
     begun = (output / ARGUMENTS_FILE).is_file()
-    if args.no_tune and (given := [name for name in _OF_TUNE if getattr(args, name)]):
-        raise ValueError(f"--{given[0].replace('_', '-')}: needs Tune, and --no-tune leaves it out.")
     if args.resume and not (args.output and begun):
         raise ValueError(f"--resume: --output must be the folder of a run, and is {args.output}.")
     if not args.resume and begun:

@@ -90,8 +90,8 @@ def sigterm_as_sigint() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def say_what_runs(config: ARPOConfig, args: argparse.Namespace, experiment: str, folder: Path | None) -> None:
-    """Says what a recipe runs before it starts; `folder` is where results go, if any are kept."""
+def say_what_runs(config: ARPOConfig, args: argparse.Namespace, experiment: str, folder: Path) -> None:
+    """Says what a recipe runs before it starts; `folder` is where its results go."""
     lines = [
         about("trains", f"on {config.env}, seed {config.seed}: {length_in_words(config, args)}"),
         about("trees", trees_in_words(config)),
@@ -99,9 +99,8 @@ def say_what_runs(config: ARPOConfig, args: argparse.Namespace, experiment: str,
         about("machine", machine_in_words()),
         about("MLflow", mlflow_in_words(experiment)),
         *COLUMNS,
+        about("results", short_path(folder)),
     ]
-    if folder is not None:
-        lines.append(about("results", short_path(folder)))
     say("\n".join(lines))
 
 

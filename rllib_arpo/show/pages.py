@@ -1,4 +1,4 @@
-"""Fills the templates of questions, an index and a run's plots, and writes the pages into a folder."""
+"""Fills the templates of questions and of the index of a run, and writes the pages into a folder."""
 
 import base64
 import hashlib
@@ -89,7 +89,11 @@ def question_page(questions: Sequence[RecordedQuestion]) -> str:
 
 
 def index_page(title: str, entries: Sequence[Entry], drawn: Sequence[Any] = ()) -> str:
-    """The list of a run's questions, with filters, below its plots (`Drawn` of plots/gallery.py)."""
+    """The list of a run's questions, with filters, between its plots.
+
+    Args:
+        drawn: values of `plots.gallery.Drawn`; this module does not import that one, since it imports matplotlib.
+    """
     return _filled(
         "index.html",
         title=title,
@@ -100,15 +104,6 @@ def index_page(title: str, entries: Sequence[Entry], drawn: Sequence[Any] = ()) 
         stop_reasons=sorted({reason for entry in entries for reason in figures.stop_reasons(entry.question.tree)}),
         tools=sorted({tool for entry in entries for tool in figures.tool_names(entry.question.tree)}),
     )
-
-
-def plots_page(title: str, drawn: Sequence[Any]) -> str:
-    """The page with all plots of a run.
-
-    Args:
-        drawn: values of `plots.gallery.Drawn`; this module does not import that one, since it imports matplotlib.
-    """
-    return _filled("plots.html", title=title, drawn=drawn)
 
 
 def _filled(template: str, **values: Any) -> str:
@@ -179,7 +174,7 @@ def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[
 def make_pages(
     title: str, shown: Iterable[Sequence[RecordedQuestion]], drawn: Sequence[Any] = ()
 ) -> Iterator[tuple[str, bytes]]:
-    """(name of the file, page) of each question (or pair); at last the index with the plots, if there are several."""
+    """(name of the file, page) of each question (or pair); at last the index, if there are several or plots."""
     entries: list[Entry] = []
     names: set[str] = set()
     for group in shown:
@@ -187,7 +182,7 @@ def make_pages(
         names.add(name)
         yield name, question_page(group).encode()
         entries.append(Entry(name, group[-1]))
-    if len(entries) > 1:
+    if len(entries) > 1 or drawn:
         yield INDEX, index_page(title, entries, drawn).encode()
 
 

@@ -50,25 +50,16 @@ class IterationLog:
         self.forks(metrics.get("fork_rate", 0.0), config.branching, config.branch_threshold)
         self.errors(sampled, config.max_error_share)
 
-    def first_batch(
-        self,
-        sampled: Sequence[SampledQuestion],
-        evaluated: Sequence[SampledQuestion],
-        branching: str,
-        say: Callable[[str], None],
-    ) -> None:
-        """Says what the model can do before the first update, and warns if there is little to learn.
+    def first_batch(self, sampled: Sequence[SampledQuestion], branching: str, say: Callable[[str], None]) -> None:
+        """Says what the model can do before the first update, and warns if there is nothing to learn, or no fork.
 
         Args:
-            evaluated: the questions of the evaluation before training, if there was one.
             say: shows a line on the terminal.
         """
         trees = [question.tree for question in sampled]
         nodes = [node for question in sampled for node in examined_nodes(question.tree, question.entropy_window)]
         say(first_batch_line(trees, nodes))
-        accuracies = [trajectory.accuracy for trajectory in _trajectories(evaluated)]
-        greedy = sum(accuracies) / len(accuracies) if accuracies else None
-        for warning in first_batch_warnings(trees, nodes, greedy, branching, _why_no_signal(sampled)):
+        for warning in first_batch_warnings(trees, nodes, branching, _why_no_signal(sampled)):
             logger.warning("%s", warning)
 
     def rollout(self, metrics: Mapping[str, float]) -> None:

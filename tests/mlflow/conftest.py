@@ -1,21 +1,17 @@
-"""Folders of trials as Tune leaves them, MLflow's stores, and a server that can be stopped."""
+"""Folders of trials as Tune leaves them, and MLflow's stores."""
 
 import json
-import logging
 import os
 import shutil
-import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import mlflow
 import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 from pyarrow.fs import LocalFileSystem
-from werkzeug.serving import make_server
 
 
 @dataclass(eq=False)
@@ -98,53 +94,3 @@ def local_database(workspace, empty_database) -> str:
     """The URI of the store that is used by default, with its tables already made."""
     shutil.copy(empty_database, workspace / "mlflow.db")
     return f"sqlite:///{workspace / 'mlflow.db'}"
-
-
-class TrackingServer:
-    """MLflow's real REST application in threads of this process; can be stopped and started again."""
-
-    def __init__(self, app, port: int = 0):
-        self._app = app
-        self._start(port)
-
-    @property
-    def uri(self) -> str:
-        return f"http://127.0.0.1:{self._port}"
-
-    def stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
-    def start_again(self) -> None:
-        self._start(self._port)
-
-    def _start(self, port: int) -> None:
-        self._server = make_server("127.0.0.1", port, self._app, threaded=True)
-        self._port = self._server.port
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-
-
-@pytest.fixture(scope="session")
-def tracking_application(tmp_path_factory, empty_database):
-    folder = tmp_path_factory.mktemp("server")
-    shutil.copy(empty_database, folder / "server.db")
-    os.environ["_MLFLOW_SERVER_FILE_STORE"] = f"sqlite:///{folder / 'server.db'}"
-    os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"] = str(folder / "artifacts")
-    from mlflow.server import app
-    from mlflow.server.handlers import _get_tracking_store
-
-    # Opens the server's store now: this sets MLFLOW_TRACKING_URI of the process, which the clients of the tests read.
-    _get_tracking_store()
-    mlflow.set_tracking_uri(None)
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    yield app
-    del os.environ["_MLFLOW_SERVER_FILE_STORE"], os.environ["_MLFLOW_SERVER_ARTIFACT_ROOT"]
-
-
-@pytest.fixture
-def server(tracking_application, monkeypatch) -> TrackingServer:
-    """A busy machine may take longer than the callback's own limit of 5 s to answer a request."""
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "120")
-    server = TrackingServer(tracking_application)
-    yield server
-    server.stop()

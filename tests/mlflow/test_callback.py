@@ -4,17 +4,19 @@ import copy
 import logging
 import os
 import pickle
+import shutil
 import socket
+import threading
 import time
 from pathlib import Path
 
 import pytest
 import ray
-from mlflow.tracking import MlflowClient
 
 from rllib_arpo.commands import main
 from rllib_arpo.mlflow import callback
 from rllib_arpo.mlflow.callback import ARPOMLflowCallback
+from rllib_arpo.mlflow.run_log import RunLog
 from tests.mlflow.conftest import FakeTrial, history, read_runs, result
 
 ITERATIONS = 6
@@ -61,20 +63,6 @@ def messages(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def wait_until(condition, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def wait_for_iteration(uri: str, experiment: str, iteration: int) -> None:
-    def steps() -> list[int]:
-        return [step for run in read_runs(uri, experiment).values() for step, _ in history(uri, run)]
-
-    wait_until(lambda: MlflowClient(uri).get_experiment_by_name(experiment) is not None and iteration in steps())
-
-
 @pytest.fixture
 def dead_uri() -> str:
     """A port of this machine at which nobody listens."""
@@ -90,7 +78,6 @@ def mute_uri() -> str:
         yield f"http://127.0.0.1:{mute.getsockname()[1]}"
 
 
-@pytest.mark.slow
 def test_concurrent_trials_have_runs_of_their_own_in_the_default_store(local_database, workspace):
     callback = ARPOMLflowCallback(experiment_name="two", report=False, tags={"purpose": "test"})
     callback.setup()
@@ -112,19 +99,22 @@ def test_concurrent_trials_have_runs_of_their_own_in_the_default_store(local_dat
     assert (tags["purpose"], tags["ray_version"]) == ("test", ray.__version__)
 
 
-def test_a_resumed_trial_goes_on_in_the_same_run_of_the_server_of_the_environment(server, trial, monkeypatch, caplog):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.uri)
+def test_a_resumed_trial_goes_on_in_the_same_run_of_the_store_of_the_environment(
+    workspace, empty_database, trial, monkeypatch, caplog
+):
+    uri = f"sqlite:///{shutil.copy(empty_database, workspace / 'own.db')}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "from the environment")
-    before = TimedRun(ARPOMLflowCallback(), trial)
+    before = TimedRun(ARPOMLflowCallback(report=False), trial)
     before.iterations(1, 2)
     monkeypatch.setattr(callback, "INTERRUPT_S", 60.0)  # Of a busy machine.
     before.callback.interrupt()
-    interrupted = read_whole_run(server.uri, "from the environment")
+    interrupted = read_whole_run(uri, "from the environment")
     assert (interrupted["status"], interrupted["accuracy"]) == ("KILLED", WHOLE_RUN["accuracy"][:2])
-    after = TimedRun(ARPOMLflowCallback(), trial)
+    after = TimedRun(ARPOMLflowCallback(report=False), trial)
     after.iterations(3, ITERATIONS)
     after.end()
-    assert read_whole_run(server.uri, "from the environment") == WHOLE_RUN
+    assert read_whole_run(uri, "from the environment") == WHOLE_RUN
     assert messages(caplog) == []
 
 
@@ -150,17 +140,24 @@ def test_a_server_that_is_not_there(kind, request, trial, caplog, local_database
     assert read_whole_run(local_database, "missed") == WHOLE_RUN
 
 
-def test_a_server_that_comes_back_gets_what_it_missed(server, trial, caplog):
-    run = TimedRun(ARPOMLflowCallback(server.uri, experiment_name="back"), trial)
-    run.iterations(1, 2)
-    wait_for_iteration(server.uri, "back", 2)
-    server.stop()
-    run.iterations(3, 4)
-    wait_until(lambda: messages(caplog))
-    server.start_again()
+def test_a_store_that_comes_back_gets_what_it_missed(local_database, trial, caplog, monkeypatch):
+    log, failed, is_down = RunLog.log, threading.Event(), [False]
+
+    def fails_while_down(run: RunLog) -> None:
+        if is_down:
+            failed.set()
+            raise ConnectionError("closed")
+        log(run)
+
+    monkeypatch.setattr(RunLog, "log", fails_while_down)
+    monkeypatch.setattr(callback, "SECOND_TRY_S", 0.0)
+    run = TimedRun(ARPOMLflowCallback(experiment_name="back", report=False), trial)
+    run.iterations(1, 4)
+    assert failed.wait(30)
+    is_down.clear()
     run.iterations(5, ITERATIONS)
     run.end()
-    assert read_whole_run(server.uri, "back") == WHOLE_RUN
+    assert read_whole_run(local_database, "back") == WHOLE_RUN
     assert len(messages(caplog)) == 1
 
 

@@ -9,8 +9,8 @@ from mlflow.tracking import MlflowClient
 
 from rllib_arpo.commands import main
 from rllib_arpo.mlflow import run_log
-from rllib_arpo.mlflow.run_facts import FAILED, FINISHED, RunFacts, write_facts
-from rllib_arpo.mlflow.run_log import RunLog, log_run
+from rllib_arpo.mlflow.run_facts import FAILED, FINISHED, KILLED, RunFacts, write_facts
+from rllib_arpo.mlflow.run_log import RunLog
 from rllib_arpo.mlflow.store import open_store
 from tests.mlflow.conftest import artifacts, history, read_runs, result
 
@@ -33,7 +33,7 @@ def add(folder: Path, *results: dict, end: str = "\n") -> None:
 
 
 def test_a_whole_folder(folder, local_database):
-    log_run(folder, open_store())
+    RunLog(folder, open_store()).log()
     run = read_runs(local_database)["a run"]
     assert run.info.status == "FINISHED"
     assert run.data.params == {"lr": "1e-06", "env_config/seed": "3"}
@@ -43,16 +43,16 @@ def test_a_whole_folder(folder, local_database):
     assert history(local_database, run) == [(1, 0.5), (2, 1.0)]
     assert history(local_database, run, "5 learner/kl") == [(1, -1.0), (2, -2.0)]
     assert artifacts(local_database, run) == ["plots"]
-    assert artifacts(local_database, run, "plots") == ["plots/accuracy.png", "plots/plots.html"]
+    assert artifacts(local_database, run, "plots") == ["plots/accuracy.png"]
 
 
 def test_a_second_call_changes_nothing(folder, local_database, monkeypatch):
-    log_run(folder, open_store())
+    RunLog(folder, open_store()).log()
     before = read_runs(local_database)
     monkeypatch.setattr(run_log, "draw_all", lambda _run: pytest.fail("the plots were drawn again"))
     batches = []
     monkeypatch.setattr(MlflowClient, "log_batch", lambda *_args, **batch: batches.append(batch))
-    log_run(folder, open_store())
+    RunLog(folder, open_store()).log()
     assert batches == [{"params": [], "synchronous": True}]
     after = read_runs(local_database)
     assert {name: run.to_dictionary() for name, run in after.items()} == {
@@ -87,57 +87,59 @@ def test_a_result_that_is_being_written_waits(folder, local_database):
 def test_iterations_that_a_restored_trial_makes_again_are_logged_once(folder, local_database, kept):
     """Its file of results was cut, and is longer than before when the run is logged next."""
     write_facts(folder, FACTS)
-    log_run(folder, open_store())
+    RunLog(folder, open_store()).log()
     path = folder / "result.json"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:kept]))
     again = {"env_runners": {"accuracy": 0.25}, "timestamp": 2000, "note": "longer than the row it replaces" * 5}
     add(folder, *(result(i, **again) for i in range(kept + 1, 4)))
-    log_run(folder, open_store())
+    RunLog(folder, open_store()).log()
     run = read_runs(local_database)["a run"]
     assert history(local_database, run) == [(1, 0.5), (2, 1.0), (3, 0.25)]
     add(folder, result(4))
-    log_run(folder, open_store())
+    RunLog(folder, open_store()).log()
     assert history(local_database, run) == [(1, 0.5), (2, 1.0), (3, 0.25), (4, 2.0)]
 
 
-def test_while_a_trial_runs_plots_are_drawn_after_evaluations(folder, local_database, monkeypatch):
+@pytest.mark.parametrize("status", [KILLED, FAILED])
+def test_plots_are_drawn_once_when_the_trial_has_stopped(folder, local_database, monkeypatch, status):
     drawn = []
     monkeypatch.setattr(run_log, "draw_all", lambda run: drawn.append(len(run.results)) or [])
     write_facts(folder, FACTS)
     log = RunLog(folder, open_store())
     log.log()
+    assert drawn == []
+    write_facts(folder, replace(FACTS, status=status))
+    log.log()
+    log.log()
     add(folder, result(3))
     log.log()
-    assert drawn == [2]
-    add(folder, result(4, evaluation={"env_runners": {"accuracy": 1.0}}))
+    assert drawn == [2, 3]
+    assert read_runs(local_database)["a run"].info.status == status
+    write_facts(folder, replace(FACTS, status=status, report=False))
+    add(folder, result(4))
     log.log()
-    write_facts(folder, replace(FACTS, status=FAILED))
-    log.log()
-    log.log()
-    assert drawn == [2, 4, 4]
-    assert read_runs(local_database)["a run"].info.status == "FAILED"
+    assert drawn == [2, 3]
 
 
 def test_a_trial_that_fails_before_its_first_result_has_failed(workspace, local_database):
     write_facts(workspace, RunFacts("1", "a", {}, FAILED, "ARPO"))
-    log_run(workspace, open_store(local_database, "ARPO"))
+    RunLog(workspace, open_store(local_database, "ARPO")).log()
     run = read_runs(local_database)["a"]
     assert (run.info.status, artifacts(local_database, run)) == ("FAILED", [])
 
 
-def test_without_a_report_nothing_is_drawn(folder, local_database):
-    write_facts(folder, replace(FACTS, status=FINISHED, report=False))
-    log_run(folder, open_store())
-    assert artifacts(local_database, read_runs(local_database)["a run"]) == []
-
-
-def test_what_cannot_be_drawn_costs_nothing_else(folder, local_database, monkeypatch):
-    monkeypatch.setattr(run_log, "draw_all", lambda _run: 1 / 0)
+@pytest.mark.parametrize("fails", ["draw_all", "log_traces"])
+def test_what_cannot_be_logged_costs_nothing_else(folder, local_database, monkeypatch, fails):
+    (folder / "trees").mkdir()
+    (folder / "trees" / "iteration-00001.parquet").touch()
+    for name in ("draw_all", "log_traces", "read_run"):
+        monkeypatch.setattr(run_log, name, lambda *_, name=name: 1 / 0 if name == fails else [])
+    monkeypatch.setattr(run_log, "tree_files", lambda *_: [("page.html", b"")])
     with pytest.raises(ZeroDivisionError):
-        log_run(folder, open_store())
+        RunLog(folder, open_store()).log()
     run = read_runs(local_database)["a run"]
     assert (run.info.status, run.data.metrics["1 progress/accuracy"]) == ("FINISHED", 1.0)
-    assert artifacts(local_database, run) == []
+    assert artifacts(local_database, run) == ([] if fails == "draw_all" else ["trees"])
 
 
 def test_the_command_logs_the_trials_of_an_experiment(folder, workspace, local_database, capsys):

@@ -1,20 +1,17 @@
 """The questions of a record in an MLflow store: all of them, once, and found by what one asks for."""
 
-import json
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from mlflow.entities import Run
-from mlflow.exceptions import MlflowException
 
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.mlflow.run_facts import RunFacts, write_facts
 from rllib_arpo.mlflow.run_log import RunLog, log_traces
 from rllib_arpo.mlflow.store import Store, open_store
 from rllib_arpo.record.recorder import rank
-from tests.mlflow.conftest import history, result
 from tests.mlflow.test_question_trace import FORKED
 from tests.record.trees import TREE
 from tests.show.conftest import write_record
@@ -155,17 +152,6 @@ def test_a_folder_s_files_are_taken_when_they_appear(logs, model_folder):
     (logs.folder / "late").rename(late)
     log.log()
     assert read_files(logs) == [(file, name) for file in sorted([*files, late.name]) for name in "ab"]
-
-
-def test_a_server_without_traces_gets_the_metrics(server, model_folder, tmp_path):
-    """The server of these tests has MLflow's REST interface, but not the one for spans."""
-    store = open_store(server.uri, "untraced")
-    write_record(tmp_path, model_folder, [FORKED])
-    write_facts(tmp_path, RunFacts("id", "run"))
-    (tmp_path / "result.json").write_text(json.dumps(result(1)) + "\n")
-    with pytest.raises(MlflowException):
-        RunLog(tmp_path, store).log()
-    assert history(server.uri, store.run_of("id", "run", {})) == [(1, 0.5)]
 
 
 def test_without_traces_a_record_is_not_read(local_database, tmp_path):

@@ -1,42 +1,8 @@
-"""A run on the disk: what plots read of it, and the command `show --plots`."""
+"""A run on the disk: what plots read of it."""
 
 import json
 
-import pytest
-
-from rllib_arpo.commands import main
 from rllib_arpo.plots.run_data import read_results, read_run, trial_folders
-
-PNG = b"\x89PNG\r\n\x1a\n"
-
-
-def test_the_plots_of_a_record_without_results(record, tmp_path, capsys):
-    """The accuracy before training, the entropies, the rises and the forks are in the record."""
-    output = tmp_path / "plots"
-    assert main(["show", str(record), "--plots", "--output", str(output)]) == 0
-    drawn = ["accuracy.png", "entropy.png", "entropy_rise.png", "forks.png"]
-    assert sorted(path.name for path in output.iterdir()) == [*drawn, "plots.html"]
-    assert all((output / name).read_bytes().startswith(PNG) for name in drawn)
-    page, missing = (output / "plots.html").read_text(), "The run has executed no tool call."
-    assert page.count('src="data:image/png;base64,') == 4 and missing in page
-    assert capsys.readouterr().out.splitlines() == [
-        f"Accuracy against tool calls: {missing}",
-        f"{output}/plots.html and 4 PNG files: open it in a browser.",
-    ]
-
-
-@pytest.mark.parametrize(("arguments", "sentence"), [
-    (["{run}", "--plots", "--limit", "3"], "--limit: not with --plots, which draws no trees."),
-    (["{run}", "--plots", "--question", "lamps"], "--question: not with --plots, which draws no trees."),
-    (["--plots", "--compare", "{run}", "{run}"], "--compare: not with --plots, which draws no trees."),
-    (["{run}/trees/iteration-00001.parquet", "--plots"],
-     "{run}/trees/iteration-00001.parquet: is not the folder of a run: it has no result.json and no trees."),
-])  # fmt: skip
-def test_mistakes(record, tmp_path, capsys, arguments, sentence):
-    filled = [argument.replace("{run}", str(record)) for argument in arguments]
-    assert main(["show", *filled, "--output", str(tmp_path / "plots")]) == 2
-    assert capsys.readouterr().err == f"error: {sentence.replace('{run}', str(record))}\n"
-    assert not (tmp_path / "plots").exists()
 
 
 def test_the_record_of_a_run_without_results(record):
@@ -71,13 +37,10 @@ def test_results_are_in_order_and_the_last_of_each_iteration_counts(tmp_path):
     assert read_results(tmp_path / "missing.json") == []
 
 
-def test_the_folders_of_trials(record, tmp_path, capsys):
+def test_the_folders_of_trials(record, tmp_path):
     assert trial_folders(record) == [record]
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "result.json").touch()
     assert trial_folders(tmp_path) == [tmp_path / "one"]
     (tmp_path / "two" / "trees").mkdir(parents=True)
     assert trial_folders(tmp_path) == [tmp_path / "one", tmp_path / "two"]
-    assert main(["show", str(tmp_path), "--plots"]) == 2
-    sentence = f"{tmp_path}: has 2 trials; name the folder of one, such as {tmp_path / 'one'}."
-    assert capsys.readouterr().err == f"error: {sentence}\n"

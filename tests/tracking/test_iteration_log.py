@@ -104,7 +104,7 @@ def test_the_first_batch_is_told_before_its_warnings(caplog):
     log = IterationLog(MetricsLogger(root=True))
     with caplog.at_level(logging.WARNING, "rllib_arpo"):
         log.first_batch(
-            [ended(StopReason.MALFORMED_CALL)], [], "never", lambda line: told.append((line, len(caplog.messages)))
+            [ended(StopReason.MALFORMED_CALL)], "never", lambda line: told.append((line, len(caplog.messages)))
         )
     [(line, before)] = told
     assert (line, before) == ("sampled     accuracy 0.000  pass@1 0.000  with signal 0.000  1 question", 0)

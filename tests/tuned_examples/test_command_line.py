@@ -74,17 +74,6 @@ def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch
     }
 
 
-def test_options_of_tune_are_refused_without_it():
-    parser = recipe_parser(stop_reward=1.0, stop_iters=2)
-    for argv, named in (
-        (["--output", "o"], "--output:"),
-        (["--resume"], "--resume:"),
-        (["--checkpoint-at-end"], "--checkpoint-at-end:"),
-    ):
-        with pytest.raises(ValueError, match=f"^{named}.* needs Tune, and --no-tune leaves it out"):
-            run_recipe(small_config("m"), parser.parse_args(["--no-tune", *argv]), "recipe")
-
-
 @pytest.mark.parametrize(
     ("begun", "end"), [(True, "the same command with --resume goes on"), (False, "there is no checkpoint")]
 )

@@ -12,7 +12,7 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from safetensors.numpy import load_file
 
 from rllib_arpo.policy.module_checkpoint import HUGGINGFACE, MODULE
-from rllib_arpo.recipes import recipe_parser, run_recipe
+from rllib_arpo.recipes import run_recipe
 from rllib_arpo.recipes.checkpoints import read_score
 from rllib_arpo.record.recorder import trial_folder
 from tests.helpers.configs import small_config
@@ -106,14 +106,3 @@ def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path
     assert all((model[name] == weights).all() for name, weights in weights_of(run / "best_checkpoint").items())
     last = weights_of(run / "trial" / "checkpoint_000000")
     assert any((model[name] != weights).any() for name, weights in last.items())
-
-
-def test_without_tune_the_lines_are_the_same_and_the_model_is_saved(
-    ray_cluster, model_folder, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.setattr("rllib_arpo.recipes.run.RESULTS", tmp_path)
-    args = recipe_parser(stop_reward=2.0, stop_iters=2).parse_args(["--no-tune", "--num-gpus-per-learner", "0"])
-    run = run_recipe(small_config(model_folder), args, "recipe", save_model=True)
-    said = capsys.readouterr().out.splitlines()
-    assert [line[:9] for line in said if line.startswith("iter ")] == ["iter    1", "iter    2"]
-    assert (run / "model" / "model.safetensors").is_file()
