@@ -91,11 +91,7 @@ def _answer(tree: QuestionTree, agent_id: str, env: ToolEnv) -> str | None:
 
 @contextmanager
 def answered(
-    args: argparse.Namespace,
-    models: Sequence[str],
-    baselines: Sequence[str] = (),
-    *,
-    check: Callable[[], None] = lambda: None,
+    args: argparse.Namespace, models: Sequence[str], baselines: Sequence[str] = ()
 ) -> Iterator[tuple[EvaluationSettings, Path, list[tuple[Arm, StoredArm]]]]:
     """Asks every question of a command line that has no answer yet; gives the settings, the folder and its arms.
 
@@ -103,7 +99,6 @@ def answered(
         args: has the arguments of `add_sampling_arguments`, and `output`.
         models: as the user wrote them.
         baselines: as in `make_arms`.
-        check: runs before the engine starts.
 
     Raises:
         CommandError: the command line or the data is wrong, or the folder has results of another evaluation.
@@ -116,8 +111,6 @@ def answered(
     with tempfile.TemporaryDirectory(prefix="exported-", dir=folder) as exported:
         found = resolve_models(models, Path(exported), settings.dtype)
         arms = make_arms(found, baselines, tasks, own, settings)
-        with command_errors():
-            check()
         stored = [(arm, stored_arm(folder, arm, settings)) for arm in arms]
         missing = [(arm, results, sorted(set(arm.numbers) - results.numbers())) for arm, results in stored]
         in_flight = args.questions_in_flight or max(1, TRAJECTORIES_IN_FLIGHT // settings.samples)

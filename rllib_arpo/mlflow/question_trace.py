@@ -8,7 +8,7 @@ import base64
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from mlflow.entities import AssessmentSource, Feedback, Span, TraceInfo, TraceLocation, TraceState
@@ -61,7 +61,7 @@ class QuestionTrace:
             state=TraceState.ERROR if self._outages() else TraceState.OK,
             # MLflow's list shows these previews beside the rewards.
             request_preview=f"{question_id}: {last_lines(self.question.prompt_text or '')}",
-            response_preview=json.dumps(self._outcomes()),
+            response_preview=json.dumps(self._endings()),
             execution_duration=round(self._end_s * 1000),
             trace_metadata={TraceMetadataKey.SOURCE_RUN: self.run_id, FILE: self.file, WRITTEN: str(self.written)},
             tags={TraceTagKey.TRACE_NAME: question_id, **trace_tags(self.question)},
@@ -78,7 +78,7 @@ class QuestionTrace:
             kind=QUESTION,
             times=(0.0, self._end_s),
             inputs=self.question.prompt_text,
-            outputs=self._outcomes(),
+            outputs=self._endings(),
             error=", ".join(self._outages()),
             purpose=facts.purpose,
             iteration=facts.iteration,
@@ -90,22 +90,19 @@ class QuestionTrace:
 
     def _trajectory(self, trajectory: Trajectory) -> Iterator[Span]:
         """The span of a trajectory, and the spans of its own turns."""
-        question, begin_s, decision = self.question, 0.0, {}
+        question, turns, decision = self.question, self.question.turns_of(trajectory), {}
         if trajectory.parent is not None:
-            parent = question.tree.by_id()[trajectory.parent]
             # The parent's turn after the node has the decision.
+            parent = question.tree.by_id()[trajectory.parent]
             after = [turn for turn in question.turns_of(parent) if turn.depth == trajectory.num_inherited_turns]
-            if after:
-                begin_s, decision = _times(after[0].turn)[0], self._decision(after[0])
-        times = [_times(turn) for turn in trajectory.turns]
-        begin_s = times[0][0] if times else begin_s
-        turns = question.turns_of(trajectory)
+            decision = _decision(after[0]) if after else {}
+        times = [_times(turn) for turn in trajectory.turns] or [(0.0, 0.0, 0.0)]
         yield self._span(
             trajectory.agent_id,
             parent=trajectory.parent or "",
-            name=trajectory_name(trajectory),
+            name=f"{trajectory.agent_id}, {words.origin(trajectory)}",
             kind=TRAJECTORY,
-            times=(begin_s, max([begin_s, *(end_s for _, _, end_s in times)])),
+            times=(times[0][0], max(end_s for _, _, end_s in times)),
             outputs=turns[-1].text.text if turns else None,
             error=trajectory.stop_reason if trajectory.stop_reason in OUTAGE_STOP_REASONS else "",
             **decision,
@@ -132,8 +129,8 @@ class QuestionTrace:
             entropies=[round(entropy, _DIGITS) for entropy in turn.entropies.tolist()],
             weight_versions=sorted(set(turn.weight_versions.tolist())),
             after_tool=placed.after_tool,
-            **self._decision(placed),
-            **({} if placed.advantages is None else asdict(placed.advantages)),
+            **_decision(placed),
+            advantages=words.advantages(placed) or None,
         )
         if call is not None:
             yield self._span(
@@ -192,22 +189,8 @@ class QuestionTrace:
             }
         )
 
-    def _decision(self, placed: PlacedTurn) -> dict[str, Any]:
-        """The fork decision at the node before a turn; empty if the node was not examined."""
-        decided = placed.turn.decision
-        if decided is None:
-            return {}
-        same = {name: getattr(decided, name) for name in ("level", "eligible", "budget", "children")}
-        return {"dH": decided.delta, "P": decided.probability, **same, "decision": words.decision(placed)}
-
-    def _outcomes(self) -> dict[str, dict[str, Any]]:
-        tree = self.question.tree
-        return {
-            t.agent_id: _known(
-                {"reward": tree.return_of(t.agent_id) if t.counts else None, "stop_reason": t.stop_reason}
-            )
-            for t in tree.trajectories
-        }
+    def _endings(self) -> dict[str, str]:
+        return {t.agent_id: words.ending(self.question, t) for t in self.question.tree.trajectories}
 
     def _outages(self) -> list[StopReason]:
         return [reason for reason in stop_reasons(self.question.tree) if reason in OUTAGE_STOP_REASONS]
@@ -264,10 +247,10 @@ def trace_scores(question: RecordedQuestion) -> dict[str, float]:
     }
 
 
-def trajectory_name(trajectory: Trajectory) -> str:
-    if trajectory.parent is not None:
-        return f"fork {trajectory.agent_id} after turn {trajectory.num_inherited_turns}"
-    return f"{'top-up' if trajectory.topped_up else 'trajectory'} {trajectory.agent_id}"
+def _decision(placed: PlacedTurn) -> dict[str, Any]:
+    """The fork decision at the node before a turn; empty if the node was not examined."""
+    made = placed.turn.decision
+    return {} if made is None else {"dH": made.delta, "P": made.probability, "decision": words.decision(placed)}
 
 
 def _times(turn: Turn) -> tuple[float, float, float]:

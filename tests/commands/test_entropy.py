@@ -17,7 +17,7 @@ from rllib_arpo.record.read import questions, record_files
 from tests.evaluation.conftest import recorded, scripted_command
 from tests.helpers.models import tiny_model
 
-NUM_STEPS = 300
+NUM_STEPS = 150
 
 
 def calling_model(folder: Path, task: str) -> str:

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -30,16 +31,21 @@ def test_what_it_writes_runs(tmp_path):
     tokenizer.chat_template = QWEN25
     tokenizer.save_pretrained(folder / "models" / "tiny")
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    for command in ("-m pytest -q", "train.py --scripted --iterations 2 --model models/tiny"):
-        arguments = [sys.executable, *command.split()]
-        done = subprocess.run(arguments, cwd=folder, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+    processes = [
+        subprocess.Popen(
+            [sys.executable, *command.split()], cwd=folder, env=environment, text=True, stdout=PIPE, stderr=PIPE
+        )
+        for command in ("-m pytest -q", "train.py --scripted --iterations 2 --model models/tiny")
+    ]
+    for process in processes:
+        printed, errors = process.communicate()
+        assert process.returncode == 0, printed + errors
     recorded = sorted(tmp_path.glob("ray_results/**/trees/iteration-*.parquet"))
     trees = [question.tree for file in record_files(recorded[0].parent) for question in questions(file)]
     returns = [set(tree.returns()) for tree in trees]
     assert len(recorded) == 2
     assert any(len(rewards) > 1 for rewards in returns)
     assert any(tree.forks() for tree in trees)
-    lines = done.stdout.splitlines()
+    lines = printed.splitlines()
     assert [line[:9] for line in lines if line.startswith("iter ")] == ["iter    1", "iter    2"]
-    assert len(lines) < 60 and "Greedy accuracy on 5 held-out questions: " in done.stdout
+    assert len(lines) < 60 and "Greedy accuracy on 5 held-out questions: " in printed

@@ -69,7 +69,6 @@ def command(arguments, tmp_path):
         tokens = [tokenizer.encode(reply, add_special_tokens=False) for reply in replies]
         rows = [parquet_row(f"Question {i}?", "red") | {"ability": "qa"} for i in range(4)]
         return arguments(
-            "--no-mlflow",
             tasks="parquet",
             engine_kwargs=json.dumps({"vocab_size": 259, "replies": tokens}),
             env_config=json.dumps({"parquet": env_config}),

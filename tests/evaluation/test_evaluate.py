@@ -12,7 +12,6 @@ from transformers import AutoConfig
 from rllib_arpo.commands import run_command
 from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.tasks import ArithmeticTask
-from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.python import PythonTool
 from rllib_arpo.evaluation import model_folders as models
 from rllib_arpo.evaluation import plan, runner
@@ -62,7 +61,7 @@ def no_engine(monkeypatch):
     ("arithmetic", ["--model", "org/m=x", "--model", "org/m"], "--model org/m: another model has 'org/m' as"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_before_an_engine_starts(arguments, no_engine, capsys, tasks, more, message):
-    command = [*arguments(tasks=tasks, env_config="{}"), "--no-mlflow", *more]
+    command = [*arguments(tasks=tasks, env_config="{}"), *more]
     assert run_command("evaluate", command) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
@@ -71,25 +70,23 @@ def test_what_is_wrong_is_said_before_an_engine_starts(arguments, no_engine, cap
 
 def test_a_folder_that_is_no_model_is_refused(arguments, no_engine, capsys, tmp_path):
     (tmp_path / "empty").mkdir()
-    assert run_command("evaluate", [*arguments(model=str(tmp_path / "empty")), "--no-mlflow"]) == 2
+    assert run_command("evaluate", [*arguments(model=str(tmp_path / "empty"))]) == 2
     assert "empty is neither a Hugging Face model (it has no config.json) nor a checkpoint" in capsys.readouterr().err
 
 
 def test_what_an_engine_refuses_is_one_sentence(arguments, capsys):
-    assert run_command("evaluate", [*arguments(), "--no-mlflow", "--engine", "vlm"]) == 2
+    assert run_command("evaluate", [*arguments(), "--engine", "vlm"]) == 2
     assert capsys.readouterr().err.startswith("error: engine='vlm' is unknown")
 
 
-@pytest.mark.parametrize(
-    ("owner", "name"), [(runner, "ask"), (ToolEnv, "reset"), (models, "fingerprint"), (plan.Arm, "settings")]
-)
+@pytest.mark.parametrize(("owner", "name"), [(runner, "ask"), (models, "fingerprint"), (plan.Arm, "settings")])
 def test_a_bug_keeps_its_traceback(arguments, monkeypatch, owner, name):
     def fail(*_args, **_kwargs):
         raise ValueError("a bug")
 
     monkeypatch.setattr(owner, name, fail)
     with pytest.raises(ValueError, match="a bug"):
-        run_command("evaluate", [*arguments(), "--no-mlflow"])
+        run_command("evaluate", [*arguments()])
 
 
 def test_a_tool_that_does_not_start_is_one_sentence(arguments, no_engine, monkeypatch, capsys):
@@ -97,38 +94,15 @@ def test_a_tool_that_does_not_start_is_one_sentence(arguments, no_engine, monkey
         raise BrokenToolError("no sandbox here")
 
     monkeypatch.setattr(PythonTool, "prepare", prepare)
-    assert run_command("evaluate", [*arguments(), "--no-mlflow"]) == 2
+    assert run_command("evaluate", [*arguments()]) == 2
     assert capsys.readouterr().err == "error: no sandbox here\n"
-
-
-def test_an_interruption_says_how_to_go_on(arguments, monkeypatch, capsys):
-    def ask(*_args, **_kwargs):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(runner, "ask", ask)
-    assert run_command("evaluate", [*arguments(), "--no-mlflow"]) == 130
-    assert "the same command continues" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("more", "key"),
-    [
-        (["--samples", "3"], "samples=2, not 3"),
-        (["--env-config", '{"arithmetic": {"num_test_questions": 9}}'], "env_config/num_test_questions=12, not 9"),
-    ],
-)
-def test_other_settings_than_those_of_the_folder_are_refused(capsys, finished, more, key):
-    assert run_command("evaluate", [*finished.command, *more]) == 2
-    error = capsys.readouterr().err
-    assert key in error
-    assert "use the old setting, or name another --output." in error
 
 
 @pytest.fixture(scope="module")
 def finished(model_folder, tmp_path_factory):
     """A finished evaluation: its command, folder and summary."""
     folder = tmp_path_factory.mktemp("finished")
-    more = ["--samples", "2", "--limit", "10", "--baselines", "direct,tools", "--no-mlflow"]
+    more = ["--samples", "2", "--limit", "10", "--baselines", "direct,tools"]
     command = [*scripted_command(model_folder, folder), *more]
     assert run_command("evaluate", command) == 0
     return Namespace(command=command, folder=folder, summary=json.loads((folder / "summary.json").read_text()))
@@ -164,7 +138,7 @@ def test_the_record_has_every_turn_and_every_answer(finished):
 
 
 def test_entropies_are_kept_on_demand(arguments, finished, tmp_path):
-    assert run_command("evaluate", [*arguments("--samples", "2", "--limit", "3"), "--no-mlflow", "--entropies"]) == 0
+    assert run_command("evaluate", [*arguments("--samples", "2", "--limit", "3"), "--entropies"]) == 0
     turns = [turn for sample, _ in samples(tmp_path / "out") for turn in sample.turns]
     assert all(len(turn.entropies) == len(turn.token_ids) and turn.entropies.min() > 0 for turn in turns)
     assert {len(turn.entropies) for sample, _ in samples(finished.folder) for turn in sample.turns} == {0}
@@ -212,7 +186,7 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     checkpoint = tmp_path / "run" / "checkpoint_000001"
     shutil.copytree(model_folder, checkpoint / MODULE / "huggingface")
     write_checksums(str(checkpoint), LocalFileSystem())
-    command = [*arguments("--samples", "2", "--limit", "3", "--no-mlflow"), "--compare", str(checkpoint)]
+    command = [*arguments("--samples", "2", "--limit", "3"), "--compare", str(checkpoint)]
     exports = [models.resolve_models([str(checkpoint)], tmp_path / d, d)[0].path for d in ("bfloat16", "float32")]
     assert [AutoConfig.from_pretrained(path).dtype for path in exports] == [torch.bfloat16, torch.float32]
     assert run_command("evaluate", command) == 0
@@ -231,7 +205,7 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
 
 
 def test_greedy_decoding_of_one_question(arguments, tmp_path, capsys):
-    command = arguments("--samples", "1", "--temperature", "0", "--limit", "1", "--no-mlflow")
+    command = arguments("--samples", "1", "--temperature", "0", "--limit", "1")
     assert run_command("evaluate", command) == 0
     [(sample, answer)] = samples(tmp_path / "out")
     assert (sample.agent_id, answer.sampling_seed) == ("0", None)
@@ -254,7 +228,7 @@ def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):
         env_config=json.dumps({"parquet": {"tools": ["python"]}}),
         data=f"parquet={data}",
     )
-    assert run_command("evaluate", [*command, "--no-mlflow"]) == 0
+    assert run_command("evaluate", [*command]) == 0
     found = samples(tmp_path / "out")
     assert [(answer.exact_match, answer.f1, sample.accuracy) for sample, answer in found] == [
         (1.0, 1.0, 1.0),

@@ -8,7 +8,6 @@ from rllib_arpo.commands import run_command
 from rllib_arpo.envs.retrieval.index import build_folder
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.evaluation import runner
-from tests.helpers.judge_server import honest, judge_server
 from tests.helpers.parquet import parquet
 from tests.helpers.parquet import row as parquet_row
 from tests.helpers.web_server import Reply, json_service
@@ -38,17 +37,6 @@ def asked(monkeypatch):
 
     monkeypatch.setattr(runner, "ask", interrupted_ask)
     return numbers
-
-
-def test_the_cache_of_a_judge_may_grow(command, asked, tmp_path):
-    cache = tmp_path / "judge.sqlite"
-    with judge_server(honest) as server:
-        judge = {"base_url": server.url, "model": "m", "cache_path": str(cache)}
-        line = command(ANSWER, tools={}, qa_metric="judge", judge=judge)
-        assert run_command("evaluate", line) == 130
-        assert cache.is_file()
-        assert run_command("evaluate", line) == 0
-    assert asked == [0, 1, 2, 3]
 
 
 def test_the_cache_of_a_web_search_may_grow(command, asked, tmp_path):

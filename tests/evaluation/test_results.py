@@ -8,7 +8,7 @@ import pytest
 from rllib_arpo.core.tree import StopReason
 from rllib_arpo.errors import CommandError
 from rllib_arpo.evaluation.plan import EvaluationSettings
-from rllib_arpo.evaluation.results import StoredArm, first_difference, stored_arm
+from rllib_arpo.evaluation.results import StoredArm, stored_arm
 from rllib_arpo.record.question import QuestionFacts, RecordedQuestion
 from rllib_arpo.record.schema import VERSION_KEY
 from tests.helpers.trees import endings, make_trajectory, make_tree, make_turn
@@ -94,16 +94,3 @@ def test_a_damaged_file_is_named(tmp_path, name, content, message):
         place(tmp_path).numbers()
     assert str(error.value).startswith(f"{file}: {message}")
     assert (file.read_bytes() if file.exists() else None) == before
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        ({"a": 1}, {"a": 1}, None),
-        ({"a": 1}, {}, ("a", "1", "null")),
-        ({"b": 2, "a": {"x": [1]}}, {"b": 3, "a": {"x": [2]}}, ("a/x", "[1]", "[2]")),
-        ({"a": {"x": 1}}, {"a": 5}, ("a", '{"x": 1}', "5")),
-    ],
-)
-def test_the_first_difference(old, new, expected):
-    assert first_difference(old, new) == expected

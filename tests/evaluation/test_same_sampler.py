@@ -26,7 +26,7 @@ def test_the_samples_are_those_of_an_env_runner(model_folder, tmp_path):
 
     options = {"samples": "3", "limit": "5", "max_response_tokens": "300", "max_turn_tokens": "100"}
     command = scripted_command(model_folder, tmp_path, **options, max_tool_calls="2", max_context_tokens="1024")
-    assert run_command("evaluate", [*command, "--no-mlflow"]) == 0
+    assert run_command("evaluate", [*command]) == 0
     found = [answers(question.tree) for question in recorded(tmp_path)]
     assert found == [answers(question.tree) for question in sampled]
     assert len({str(answer) for question in found for answer in question}) > 3

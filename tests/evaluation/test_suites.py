@@ -50,7 +50,7 @@ def test_files_below_a_root_and_keys_of_every_task(tmp_path):
 def test_a_missing_file_is_named(arguments, capsys, tmp_path):
     for task in SUITES["math"][:-1]:
         (tmp_path / f"{task}.jsonl").touch()
-    command = [*arguments("--no-mlflow", tasks="", suite="math", env_config="{}"), "--data-root", str(tmp_path)]
+    command = [*arguments(tasks="", suite="math", env_config="{}"), "--data-root", str(tmp_path)]
     assert run_command("evaluate", command) == 2
     assert capsys.readouterr().err == (
         f"error: --data-root {tmp_path} has no file for the task 'math': neither math.jsonl (.json, .parquet) nor"
@@ -80,7 +80,7 @@ def test_how_the_authors_sample_reaches_the_engine(arguments, monkeypatch, tmp_p
 
     monkeypatch.setattr(runner, "make_engine", kept)
     authors = ["--temperature", "0.6", "--top-p", "0.95", "--top-k", "20", "--repetition-penalty", "1.1"]
-    assert run_command("evaluate", [*arguments("--limit", "2", "--no-mlflow"), *authors]) == 0
+    assert run_command("evaluate", [*arguments("--limit", "2"), *authors]) == 0
     (engine,) = engines
     sampled = {(request.temperature, request.reshaping, request.max_entropies) for request in engine.submitted}
     assert sampled == {(0.6, Reshaping(0.95, 20, 1.1), 0)}

@@ -1,25 +1,18 @@
-"""One MLflow run for every model and style, which a repeated command goes on with."""
+"""One MLflow run for every model and style of an evaluation, which a repeated command goes on with."""
 
-import pytest
+import shutil
+
 from mlflow.tracking import MlflowClient
 
-from rllib_arpo.commands import run_command
+from rllib_arpo.commands import main
+from tests.mlflow.conftest import empty_database as empty_database
 
 
-@pytest.fixture
-def uri(tmp_path, monkeypatch) -> str:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_ID", raising=False)
-    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'runs.db'}")
-    return f"sqlite:///{tmp_path / 'runs.db'}"
-
-
-@pytest.mark.slow
-def test_runs_have_settings_and_metrics(arguments, uri):
-    command = arguments("--samples", "2", "--limit", "4", "--baselines", "direct")
-    assert run_command("evaluate", command) == 0
-    assert run_command("evaluate", command) == 0
+def test_runs_have_settings_and_metrics(arguments, tmp_path, empty_database):
+    assert main(["evaluate", *arguments("--samples", "2", "--limit", "4", "--baselines", "direct")]) == 0
+    uri = f"sqlite:///{shutil.copy(empty_database, tmp_path / 'runs.db')}"
+    for _ in range(2):
+        assert main(["log-run", str(tmp_path / "out"), "--store", uri]) == 0
     client = MlflowClient(tracking_uri=uri)
     experiment = client.get_experiment_by_name("evaluation")
     runs = {run.info.run_name: run.data for run in client.search_runs([experiment.experiment_id])}
@@ -32,11 +25,3 @@ def test_runs_have_settings_and_metrics(arguments, uri):
     assert tools.params["command"].startswith("rllib-arpo evaluate ")
     assert tools.params["tasks/arithmetic/questions"] == "4"
     assert direct.tags["mlflow.note.content"] == f"Evaluation of `{direct.params['model']}` in the style `direct`."
-
-
-def test_a_store_that_cannot_be_opened_is_told_before_the_engine_starts(arguments, uri, monkeypatch, capsys, tmp_path):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'file' / 'runs.db'}")
-    monkeypatch.setattr("rllib_arpo.evaluation.runner.make_engine", lambda *_args: pytest.fail("an engine was started"))
-    assert run_command("evaluate", arguments()) == 2
-    assert "MLflow cannot open the local store" in capsys.readouterr().err

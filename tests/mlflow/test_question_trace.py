@@ -114,9 +114,9 @@ def test_scores_are_of_what_counts():
 def test_trajectories_without_a_turn_and_models_without_a_tokenizer():
     root, *below = trace_spans(recorded(TREE, tokenizer=None))
     spans = {(span["parent"], span["name"]): span for span in below}
-    top_up = spans[root["name"], "top-up 2"]
+    top_up = spans[root["name"], "2, a top-up from the prompt"]
     assert ("outputs" in top_up, top_up["times"], "inputs" in root) == (False, [0.0, 0.0], False)
-    assert spans["trajectory 1", "turn 1"]["outputs"] == ids("B").tolist()
+    assert spans["1, from the prompt", "turn 1"]["outputs"] == ids("B").tolist()
 
 
 def test_times_that_were_not_measured_are_those_of_the_question_s_begin():

@@ -108,9 +108,9 @@ def test_a_trace_as_mlflow_reads_it(logged):
     assert trace.info.request_time == pytest.approx(written_ms - 3000, abs=2)
     assert (trace.info.state, trace.info.request_preview) == ("ERROR", "q3: Q?")
     by_name = {span.name: span for span in trace.data.spans}
-    root, fork = by_name["q3"], by_name["fork 0.0 after turn 1"]
+    root, fork = by_name["q3"], by_name["0.0, forked from 0 after turn 1"]
     assert (root.parent_id, root.start_time_ns // 10**6) == (None, trace.info.request_time)
-    assert fork.parent_id == by_name["trajectory 0"].span_id
+    assert fork.parent_id == by_name["0, from the prompt"].span_id
     assert (fork.attributes["dH"], fork.attributes["P"]) == (0.25, 0.55)
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rllib_arpo.core.tree import ForkDecision
-from rllib_arpo.record.question import PlacedTurn, QuestionFacts, RecordedQuestion, TreeAdvantages, TurnAdvantages
+from rllib_arpo.record.question import PlacedTurn, QuestionFacts, RecordedQuestion
 from rllib_arpo.show import words
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
@@ -70,14 +70,3 @@ def test_decisions_of_forks_and_top_ups():
     )
     top_up = replace(placed().trajectory, agent_id="8", topped_up=True)
     assert words.decision(placed(trajectory=top_up)) == "dH = +0.21: not decided, since a top-up is not forked."
-
-
-def test_advantages():
-    shared = TurnAdvantages(leaves=3, weight=2.0, soft_positive=1.0, soft_negative=-0.5, hard_advantage=0.25)
-    advantages = TreeAdvantages({}, {("0", 1): shared})
-    assert words.advantages(placed(advantages=advantages)) == (
-        "Advantage of its tokens, 3 leaves below: soft +0.50 and −0.25 (means of the positive and the negative parts), "
-        "hard +0.25."
-    )
-    assert words.advantages(placed(own=0, advantages=advantages)) == "No trajectory that counts passes this turn."
-    assert words.advantages(placed()) == ""

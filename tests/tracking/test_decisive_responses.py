@@ -74,18 +74,6 @@ def test_the_driver_adds_the_means_over_the_iterations_questions(monkeypatch):
     }
 
 
-def test_forks_of_forks_count_and_their_entropies_do_not():
-    nodes = [node(DECISIVE, 0.5, 1), node(OTHER, 0.1), node(OTHER, 9.0, 3, on_policy=False)]
-    assert decisiveness(nodes, shows_two) == {
-        "decisive/rise_share": 1.0,
-        "decisive/delta": 0.5,
-        "other/rise_share": 1.0,
-        "other/delta": pytest.approx(0.1),
-        "decisive/auc": 1.0,
-        "decisive/fork_share": 0.25,
-    }
-
-
 def test_the_auc_counts_pairs_and_half_of_the_ties():
     nodes = [node(DECISIVE, 0.5), node(DECISIVE, 0.1), node(OTHER, 0.1), node(OTHER, 0.3)]
     pairs = {(0.5, 0.1): 1, (0.5, 0.3): 1, (0.1, 0.1): 0.5, (0.1, 0.3): 0}
