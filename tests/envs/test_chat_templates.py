@@ -5,8 +5,7 @@ the thoughts (they have another name while it renders), and without empty though
 """
 
 import re
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,8 +17,8 @@ from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import CallRequest, Protocol
 from rllib_arpo.envs.question import Question, Shot, ShotCall
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.tools.tool import Tool
 from rllib_arpo.envs.worlds import World
+from tests.envs.test_function_calling import LookUpTool
 from tests.helpers.chat_templates import FAMILIES, Family
 
 HIDDEN = "\ue005>"
@@ -27,18 +26,6 @@ OPEN = "<think>\n"
 THOUGHT = f"{OPEN}hm\n</think>\n"
 BOXED = "The final answer is \\boxed{12}."
 ARGUMENTS = {"thing": "lamp"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class LookUpTool(Tool):
-    name: ClassVar[str] = "look_up"
-    description: ClassVar[str] = "Finds a price."
-    parameters: ClassVar = {"thing": {"type": "string"}}
-    timeout_s: float = 1.0
-    max_result_tokens: int = 9
-
-    async def __call__(self, argument):
-        raise NotImplementedError
 
 
 class Till:

@@ -85,14 +85,16 @@ def test_no_key_of_a_task_is_a_key_of_the_environment():
     assert {f.name for task in TASKS.values() for f in fields(task)} & own == {"task"}
 
 
-def test_bad_lines_are_named_when_they_are_asked(tmp_path):
+def test_bad_lines_are_named_when_they_are_asked_also_of_a_file_that_is_divided(tmp_path):
     path = tmp_path / "lines.jsonl"
     path.write_bytes(b'\n{"question": "Q?", "answer": "#### 1"}\n\n  \n{"question": \n\xff\xfe\n' + b"[" * 100_000)
-    task = DatasetTask(task="gsm8k", path=str(path), split="test")
+    keys = {"task": "gsm8k", "path": str(path)}
+    task = DatasetTask(**keys, split="test")
     assert task.num_questions == 4 and task.question(0).source == f"{path}, row 1"
     for number, line in ((1, 4), (2, 5), (3, 6)):
         with pytest.raises(DataError, match=rf"lines.jsonl, row {line}: not JSON \("):
             task.question(number)
+    assert sum(DatasetTask(**keys, split=name, train_fraction=0.5).num_questions for name in ("train", "test")) == 4
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "json"])
@@ -218,7 +220,6 @@ MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "conten
     [
         ({"prompt": MESSAGES, "answers": ["A", "B"], "extra": {"key": [1, 2]}, "ability": "art"},
          (("system", "Be brief."), ("user", "Who?")), ("A", "B"), "qa"),
-        ({"prompt": "Who?", "answer": 3, "ability": "math"}, (("user", "Who?"),), ("3",), "math"),
         ({"prompt": "Who?", "answer": ""}, (("user", "Who?"),), (), "qa"),
         ({"level": 3}, (), (), "qa"),
     ],

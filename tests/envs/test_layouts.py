@@ -204,30 +204,6 @@ def test_rows_of_worlds_are_told_apart_by_all_their_columns(tmp_path):
     assert not set(codes[0]) & set(codes[1])
 
 
-def test_rows_that_cannot_be_read_are_refused_when_they_are_asked_not_before(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text(
-        '{"question": "A?", "answer": "1"}\n{"question": \n{"answer": "1"}\n{"question": "B?", "answer": "1"}'
-    )
-    keys = {"task": "parquet", "path": str(path), "ability": "qa", "train_fraction": 0.5}
-    tasks = [DatasetTask(**keys, split=name) for name in ("train", "test")]
-    refused = []
-    for task in tasks:
-        for number in range(task.num_questions):
-            try:
-                task.question(number)
-            except DataError as error:
-                refused.append(str(error).removeprefix(f"{path}, ")[:13])
-    assert sorted(refused) == ["row 1: not JS", "row 2: no `qu"]
-
-
-def test_without_repeated_rows_nothing_is_said(tmp_path, caplog):
-    path = parquet(tmp_path / "a.parquet", [{"question": f"Q{n}?", "answer": "1"} for n in range(50)])
-    with caplog.at_level(logging.WARNING):
-        train, test = split(path, 0.8, task="qa")
-    assert (len(train), len(test), caplog.messages) == (40, 10, [])
-
-
 def test_a_column_of_null_type(tmp_path):
     table = pa.table({"question": ["Q?"], "answer": ["A"], "golden_answers": pa.nulls(1), "ability": pa.nulls(1)})
     pq.write_table(table, tmp_path / "a.parquet")

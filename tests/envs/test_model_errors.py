@@ -5,19 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.env_config import ToolEnvConfig
-from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.question import Question, Shot, ShotCall
 from rllib_arpo.envs.support.model_json import MAX_DEPTH, parse_model_json
 from rllib_arpo.envs.tools.arguments import schema_validator
-from rllib_arpo.envs.tools.tool import Tool, ToolResult
+from rllib_arpo.envs.tools.tool import ToolResult
 from rllib_arpo.envs.worlds.functions import FunctionTool
 from tests.helpers.calls import call
 from tests.helpers.chat_templates import QWEN25
@@ -120,35 +117,3 @@ def test_alternatives_that_refer_to_themselves_take_no_exponential_time(referenc
         right = {"one": 1, "a": right}
     assert call(tool, json.dumps({"a": right})).status is ToolStatus.OK
     assert time.thread_time() - begin < 5
-
-
-@dataclass(frozen=True, kw_only=True)
-class ReadingTool(Tool):
-    """Its `read` raises `error`."""
-
-    name: ClassVar[str] = "read"
-    timeout_s: float = 1.0
-    max_result_tokens: int = 10
-    error: Exception
-
-    def read(self, argument):
-        raise self.error
-
-    async def __call__(self, argument):
-        raise AssertionError
-
-
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (ValueError("no number\n"), "read cannot read its argument: no number."),
-        (KeyError("city"), "read cannot read its argument: 'city'."),
-        (RecursionError(), "read cannot read its argument: RecursionError."),
-        (BrokenToolError("No."), "read cannot read its argument: No."),
-        (ToolError("A city, please."), "A city, please."),
-    ],
-)
-@pytest.mark.parametrize("argument", ["Rome", {}])
-def test_whatever_reading_an_argument_raises_is_the_models_error(error, text, argument):
-    result = call(ReadingTool(error=error), argument)
-    assert result == ToolResult(text, ToolStatus.ERROR)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.errors import ContractError, ToolError
+from rllib_arpo.envs.errors import BrokenToolError, ContractError, ToolError
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, cut, run_tool
 from tests.helpers.calls import call
 from tests.helpers.models import byte_tokenizer
@@ -90,6 +90,25 @@ def test_bugs_propagate_with_the_tools_name(tool, error, message):
     with pytest.raises(error) as raised:
         call(tool, "")
     assert message in str(raised.value)
+
+
+class ReadingTool(OddTool):
+    def read(self, argument):
+        raise self.outcome
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ValueError("no number\n"), "odd cannot read its argument: no number."),
+        (RecursionError(), "odd cannot read its argument: RecursionError."),
+        (BrokenToolError("No."), "odd cannot read its argument: No."),
+        (ToolError("A city, please."), "A city, please."),
+    ],
+)
+@pytest.mark.parametrize("argument", ["Rome", {}])
+def test_whatever_reading_an_argument_raises_is_the_models_error(error, text, argument):
+    assert call(ReadingTool(outcome=error), argument) == ToolResult(text, ERROR)
 
 
 async def test_a_call_that_somebody_cancels_is_cancelled():
