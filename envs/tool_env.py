@@ -70,7 +70,8 @@ class ToolEnv(ForkableMultiAgentEnv):
     format get -1. RLlib demands spaces: here they describe one token, though observations are sequences of tokens.
     """
 
-    def __init__(self, env_config: Mapping[str, Any]):
+    def __init__(self, env_config: Mapping[str, Any], *, prepare: bool = True):
+        """Args: `prepare`: whether tools do the slow work of their first calls now."""
         super().__init__()
         self.config, self.task, self.tools = read_env_config(env_config)
         self.tool_names = tuple(self.tools)
@@ -98,7 +99,7 @@ class ToolEnv(ForkableMultiAgentEnv):
             self.stop = tuple(dict.fromkeys((*self.stop, *filter(None, [end]))))
         self._scorer = self.config.make_scorer(self.task.comparisons())
         self.num_questions = self.task.num_questions
-        for tool in self.tools.values():
+        for tool in self.tools.values() if prepare else ():
             tool.prepare()
         self._start(None)
         # If `reset` gets no numbers, as in plain RLlib, the env runners ask 0, 1, 2, ... in turn.
@@ -123,7 +124,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         Raises:
             ValueError: one clear sentence that names the key; a `DataError` if a data file is at fault.
         """
-        check_first_question(*read_env_config(env_config))
+        check_first_question(ToolEnv(env_config, prepare=False))
 
     def take_refused(self) -> int:
         return 0 if self._make_world is None else self._make_world.sample.take_refused()

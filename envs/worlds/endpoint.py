@@ -65,10 +65,6 @@ class EndpointWorld(ProgramWorld):
         self._endpoint = Endpoint(await server.open(self), server.app)
         return await self._begun(question, self._endpoint)
 
-    async def act(self, action: Any) -> Reply:
-        reply = await self._answered(action)
-        return Reply("", done=True) if reply is None else reply
-
     async def close(self) -> None:
         self._closed = True
         if self._waits:

@@ -50,8 +50,14 @@ class ProgramWorld(World):
         return await self._begun(question, self._chat)
 
     async def act(self, action: Any) -> Reply:
-        asked = await self._answered(action)
-        return Reply("", done=True) if asked is None else Reply(asked)
+        if not self._waits:
+            raise ContractError(f"{self._name} did not wait for the model's answer.")
+        assert self._said is not None
+        self._said.set_result(action)
+        asked = await self._next()
+        if asked is None:
+            return Reply("", done=True)
+        return asked if isinstance(asked, Reply) else Reply(asked)
 
     async def score(self, path: FinishedPath) -> Score | None:
         await self.close()
@@ -73,14 +79,6 @@ class ProgramWorld(World):
         if asked is None:
             raise ContractError(f"{self._name} returned before it asked anything.")
         return asked
-
-    async def _answered(self, said: Any) -> Any:
-        """Gives the program its answer, and returns what it asks next; None: it has returned."""
-        if not self._waits:
-            raise ContractError(f"{self._name} did not wait for the model's answer.")
-        assert self._said is not None
-        self._said.set_result(said)
-        return await self._next()
 
     async def _run(self, chat: Any, row: dict[str, Any], numbers: RandomNumbers) -> float:
         return await Drawing(numbers, self._program(chat, row))

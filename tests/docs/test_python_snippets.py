@@ -119,7 +119,9 @@ def desk(tmp_path, monkeypatch, hub, index) -> Path:
     monkeypatch.setattr(
         first_question,
         "_check_world",
-        lambda make, *rest: asyncio.sleep(0) if isinstance(make.sample, OpenEnvWorld) else check(make, *rest),
+        lambda env, name: (
+            asyncio.sleep(0) if isinstance(env.config.make_world.sample, OpenEnvWorld) else check(env, name)
+        ),
     )
     monkeypatch.setattr(ChatClient, "complete", mock.AsyncMock(return_value="It costs 60."))
     for name, text in FILES.items():

@@ -20,7 +20,7 @@ from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.support.loop_thread import loop_thread
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
-from rllib_arpo.envs.worlds import Call, WorldLost
+from rllib_arpo.envs.worlds import Call
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.mcp import McpServer, McpSession, McpTools, McpWorld, result_text
 from rllib_arpo.envs.worlds.session import WorldSession
@@ -162,10 +162,9 @@ def test_keys_are_passed_on_by_name(monkeypatch):
 
 class FakeClient:
     """Answers every call at once; or is "busy" for a while first, "hangs" until it is closed, "dies" of every call,
-    raises "odd" errors, "counts" its calls. The session of one that "ends" does so soon."""
+    raises "odd" errors. The session of one that "ends" does so soon."""
 
     def __init__(self, kind: str):
-        self.calls: list[str] = []
         self.kind, self.closed, self.opened = kind, asyncio.Event(), asyncio.get_running_loop().time()
 
     async def call_tool(self, tool: str, arguments: dict) -> str:
@@ -173,10 +172,9 @@ class FakeClient:
             raise RuntimeError(tool)
         if self.kind == "ends" and self.closed.is_set():
             raise RuntimeError("Client must be used within an async context manager")
-        self.calls.append(tool)
         await (asyncio.sleep(60.0) if tool == "waits" else self.list_tools())
-        text = str(len(self.calls)) if self.kind == "counts" else f"{tool} {self.kind}"
-        return SimpleNamespace(content=[SimpleNamespace(type="text", text=text)], is_error=False)
+        content = [SimpleNamespace(type="text", text=f"{tool} {self.kind}")]
+        return SimpleNamespace(content=content, is_error=False)
 
     async def list_tools(self, **options) -> None:
         busy_s = {"busy": 1.5, "hangs": None}.get(self.kind, 0.0)
@@ -194,7 +192,7 @@ def session_with(monkeypatch):
 
     thread, sessions = loop_thread("mcp"), []
 
-    def make(*kinds: str, shared: bool = True) -> McpSession:
+    def make(*kinds: str) -> McpSession:
         left = list(kinds)
 
         @contextlib.asynccontextmanager
@@ -208,7 +206,7 @@ def session_with(monkeypatch):
 
         monkeypatch.setattr("rllib_arpo.envs.worlds.mcp.client_of", client_of)
         monkeypatch.setattr("rllib_arpo.envs.worlds.mcp.ALIVE_TIMEOUT_S", 0.1)
-        sessions.append(McpSession(thread, McpServer(command="none", shared=shared), 60.0))
+        sessions.append(McpSession(thread, McpServer(command="none", shared=True), 60.0))
         return sessions[-1]
 
     yield make
@@ -254,17 +252,6 @@ def test_a_shared_server_that_dies_is_opened_again_once_a_call_and_nothing_is_re
     asyncio.run(session._close())
     assert asyncio.run(in_a_world(session, "b")) == "The server was lost twice in one action (gone)."
     assert asyncio.run(in_a_world(session, "c")) == "c answers"
-
-
-async def test_a_trajectorys_session_that_is_lost_is_not_opened_again(session_with):
-    """Its server's state is gone: `WorldSession` repeats what was done, with another one."""
-    session = session_with("counts", "dies", shared=False)
-    assert await asked(session, "count") == "1"
-    await session._close()
-    with pytest.raises(WorldLost, match="its server is gone"):
-        await session.call("count", {})
-    with pytest.raises(WorldLost, match="gone"):
-        await session_with("dies", shared=False).call("a", {})
 
 
 @pytest.mark.parametrize(
