@@ -26,6 +26,7 @@ from rllib_arpo.envs.tasks import DatasetTask
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.arguments import schema_validator
 from rllib_arpo.envs.worlds import World
+from rllib_arpo.envs.worlds.completions import Refused, read_request
 from tests.helpers import own_task, own_tool  # noqa: F401  # The cases name the first one.
 from tests.helpers.api_agents import adder
 from tests.helpers.chat_templates import QWEN25, calling_folder
@@ -47,6 +48,7 @@ server.run('stdio')"""
 DOCUMENTS = [{"text": "a"}]
 TEN = {"task": "gsm8k", "path": "ten.jsonl"}
 MATH = {"task": "parquet", "tools": ["python"]}
+HI = {"role": "user", "content": "Hi."}
 AGENT = {"world": adder, "protocol": "function_calling"}
 
 
@@ -168,6 +170,10 @@ def call_functions(chat_template: str | None) -> None:
     function_calling({"tally": own_tool.TallyTool()}, Chat(tokenizer))
 
 
+def ask_agent(message: Any, **more: Any) -> None:
+    read_request({"messages": [message], **more})
+
+
 #: Section of the file -> what its cases are the arguments of.
 SECTIONS: dict[str, Callable[..., object]] = {
     "configurations": configure,
@@ -176,6 +182,7 @@ SECTIONS: dict[str, Callable[..., object]] = {
     "files of passages": index_file,
     "schemas of tools": schema_validator,
     "chat templates": call_functions,
+    "requests of agents": ask_agent,
 }
 
 
@@ -205,8 +212,8 @@ def anew(text: str) -> str:
 
 def sentence(refuses: Callable[..., object], case: str) -> str:
     try:
-        refuses(*eval(f"({case},)"))
-    except ValueError as error:
+        eval(f"refuses({case})", globals(), {"refuses": refuses})
+    except (ValueError, Refused) as error:
         return anywhere(str(error))
     raise AssertionError(f"{case} is not refused.")
 

@@ -28,7 +28,7 @@ BEGIN = [{"role": "system", "content": "You add."}]
 
 
 async def add(
-    client: openai.AsyncOpenAI, total: int, *, stream=False, compacts_at=None, changed=None, helped=False, n=1
+    client: openai.AsyncOpenAI, total: int, *, stream=False, compacts_at=None, changed=None, helped=False
 ) -> float:
     """As the SDK's users write it: a loop of calls, until the model says something without one.
 
@@ -36,11 +36,10 @@ async def add(
         compacts_at: the number of messages at which the history is shortened, once.
         changed: replaces the result of the first call.
         helped: whether each result has what another agent says of it, which has a prompt of its own and no tools.
-        n: answers to a request.
     """
     messages = [*BEGIN, {"role": "user", "content": f"Begin at {total}."}]
     while True:
-        asked = {"model": "policy", "messages": messages, "tools": [ADD], "n": n}
+        asked = {"model": "policy", "messages": messages, "tools": [ADD]}
         if stream:
             chunks = [chunk async for chunk in await client.chat.completions.create(**asked, stream=True)]
             message = chunks[0].choices[0].delta

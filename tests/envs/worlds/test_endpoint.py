@@ -56,6 +56,8 @@ async def wanders(endpoint, row):
         await said(http, {"role": "system", "content": "You help."}, user("How?"))
         main += [user("On."), await said(http, *main, user("On."))]
         await said(http, *main[:2], user("Otherwise."))
+        nothing = await http.post("chat/completions", json={"messages": main[:2]})
+        assert nothing.json()["error"]["message"] == "This request adds no message to the conversation."
         await said(http, user("Plan."))
         await said(http, *main, user("With a tool."), tools=[ADD])
         await said(http, {**main[1], "content": "Changed."}, user("So?"))
@@ -79,7 +81,7 @@ async def test_a_request_goes_on_with_the_conversation_that_it_repeats_or_begins
         (None, []),
     ]
     assert [reply.functions for reply in found[3:6]] == [(), (ADD,), ()]
-    assert (found[-1].done, refused) == (True, 0)
+    assert (found[-1].done, refused) == (True, 1)
 
 
 async def parallel(endpoint, row):
@@ -117,15 +119,19 @@ async def test_an_agent_whose_trajectory_has_ended_is_told_and_the_server_ends_w
         models = (await http.get(f"{base_urls[one]}/models")).json()["data"]
         await one.close()
         gone = [await told(one, path, json={"messages": []}) for path in ("chat/completions", "responses")]
-        wrong = await told(other, "chat/completions", content="{")
-        assert other.maker.sample.take_refused() == 1
+        wrong = [await told(other, path, content="{") for path in ("chat/completions", "responses", "v1/messages")]
+        assert other.maker.sample.take_refused() == 3
         await other.close()
     async with httpx2.AsyncClient() as http:
         with pytest.raises(httpx2.ConnectError):
             await http.get(f"{base_urls[one]}/models")
     assert [model["id"] for model in models] == ["policy"]
     assert gone == [(404, "This trajectory has ended.")] * 2
-    assert wrong == (400, "A request must be a JSON object with a list of messages.")
+    where = "The endpoint answers POST /v1/chat/completions and GET /v1/models, not POST /v1/"
+    assert wrong == [
+        (400, "A request must be a JSON object with a list of messages."),
+        *((404, f"{where}{path}.") for path in ("responses", "v1/messages")),
+    ]
 
 
 def test_messages_as_templates_take_them():
@@ -250,63 +256,6 @@ def test_a_helper_s_conversation_is_one_of_its_own_and_the_first_goes_on_after_i
     assert (begun, fork.num_inherited_turns) == ([0, 0, 1, 2], 2)
 
 
-WRONG = {"id": "a", "type": "function", "function": {"name": "add", "arguments": "{"}}
-
-
-async def told(endpoint, row):
-    """What the endpoint answers to requests that are wrong, as one text that the model reads."""
-    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(endpoint.app), base_url=endpoint.base_url) as http:
-
-        async def ask(*messages, **more):
-            response = await http.post("chat/completions", json={"messages": list(messages), **more})
-            body = response.json()
-            return body["error"]["message"] if response.status_code == 400 else body["choices"][0]["message"]
-
-        begin = {"role": "user", "content": [{"type": "text", "text": "Hello."}]}
-        answer = await ask(begin)
-        errors = [
-            await ask(begin, answer),
-            await ask(begin, answer, begin, n=2),
-            await ask(begin, answer, {"role": "user", "content": [{"type": "image_url"}]}),
-            await ask(begin, answer, {"role": "critic", "content": "No."}),
-            await ask(begin, answer, begin, tools=["add"]),
-            await ask(begin, answer, "On."),
-            await ask(begin, answer, {"role": "assistant", "tool_calls": [WRONG]}),
-            *[
-                (await http.post(path, json={"input": "Hi"})).json()["error"]["message"]
-                for path in ("responses", "v1/messages")
-            ],
-            (await http.get("chat/completions")).json()["error"]["message"],
-        ]
-        await ask(begin, answer, {"role": "user", "content": "\n".join(errors), "name": "Ann"})
-    return 1.0
-
-
-async def test_wrong_requests_are_refused_and_counted():
-    play = trunk_of(told)
-    await play.ready()
-    first = await play.act(WholeTurn("Hi."))
-    last = await play.act(WholeTurn("So."))
-    refused = play.maker.sample.take_refused()
-    await play.close()
-    (message,) = first.messages
-    assert (message["role"], last.done, refused) == ("user", True, 10)
-    assert message["content"].split("\n") == [
-        "This request adds no message to the conversation.",
-        "The endpoint gives one choice: n must be 1.",
-        "A message must have text only.",
-        "The role of a message must be one of system, user, assistant, tool, not 'critic'.",
-        "The tools of a request must be a list of functions in OpenAI's format.",
-        "A message is not in OpenAI's format (AttributeError: 'str' object has no attribute 'get').",
-        "A message is not in OpenAI's format (JSONDecodeError: Expecting property name enclosed in double quotes: "
-        "line 1 column 2 (char 1)).",
-        *[
-            f"The endpoint answers POST /v1/chat/completions and GET /v1/models, not {asked}."
-            for asked in ("POST /v1/responses", "POST /v1/v1/messages", "GET /v1/chat/completions")
-        ],
-    ]
-
-
 async def hopeless(endpoint, row):
     """Asks twice for two answers; question 0 begins with that, and fails; others wait for the deadline then."""
     async with client_of(endpoint) as http:
@@ -372,7 +321,7 @@ def test_an_agent_s_tools_need_a_template_that_shows_them(tmp_path):
     with pytest.raises(ValueError, match="would not read") as refused:
         ToolEnv.validate_config({"world": adder, **options})
     assert str(refused.value) == f"env_config['world']: {UNSHOWN.format(tmp_path)}"
-    ToolEnv.validate_config({"world": told, **options})
+    ToolEnv.validate_config({"world": wanders, **options})
 
 
 def test_a_task_s_own_tools_are_not_made_beside_an_agent_of_an_api(make_tool_env, tmp_path):

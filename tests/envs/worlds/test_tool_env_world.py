@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 
-import numpy as np
 import pytest
 
 from rllib_arpo.core.tree import StopReason, ToolStatus
@@ -175,11 +173,3 @@ def test_what_a_world_says_first_is_a_users_message(begun, tmp_path):
 def test_a_text_that_fills_the_limit_of_tokens_ends_a_trajectory(begun, turn):
     env = begun(world=Sum, max_response_tokens=60)
     assert turn(env, "0", "1" * 60)[2].stop_reason == StopReason.TOKEN_LIMIT
-
-
-def test_a_question_of_plain_rllib_cannot_be_asked_without_await(make_tool_env):
-    pending = make_tool_env(world=Sum).reset()
-    assert asyncio.iscoroutine(pending)
-    observations, infos = asyncio.run(pending)
-    assert isinstance(observations["0"], np.ndarray)
-    assert infos["0"]["question_id"] == "seed/0"
