@@ -231,9 +231,6 @@ class FarWorld(World):
             raise
         return child
 
-    def __deepcopy__(self, memo: Any) -> World:
-        raise TypeError("A world in another Python is copied there, not here.")
-
     async def close(self) -> None:
         if self._process is not None:
             closing = self._process.tell(self.timeout_s, "close", world=self._number)

@@ -28,24 +28,6 @@ BOXED = "The final answer is \\boxed{12}."
 ARGUMENTS = {"thing": "lamp"}
 
 
-class Till:
-    """A user's own world."""
-
-    def reset(self, seed: int) -> str:
-        return "Pay."
-
-    def pay(self, coin: int) -> str:
-        """Pays one coin.
-
-        Args:
-            coin: its value.
-        """
-        return "Paid."
-
-    def get_reward(self) -> float:
-        return 0.0
-
-
 class Talks(World):
     takes_text = True
 
@@ -161,11 +143,3 @@ def refusal(family: Family, name: str, talks: bool) -> str | None:
         return family.replies
     calls = not talks or family.calls.startswith("does not end")
     return family.calls if name == "function_calling" and family.calls and calls else None
-
-
-def test_a_world_with_tools_needs_a_template_that_calls(tmp_path):
-    FAMILIES["smollm2"].tokenizer().save_pretrained(tmp_path)
-    config = {"model_name_or_path": str(tmp_path), "world": Till, "protocol": "function_calling"}
-    with pytest.raises(ValueError, match=r"no support for tools.*, or protocol 'tags'"):
-        ToolEnv.validate_config(config)
-    ToolEnv.validate_config({**config, "protocol": "tags"})
