@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import TASKS, DatasetTask
 from rllib_arpo.envs.tasks.dataset import layout_of
 from rllib_arpo.envs.tasks.rows import open_file
@@ -48,14 +47,6 @@ def test_every_layout_has_rows_here():
     recognised = {one.task for one in LAYOUTS.values() if one.recognised}
     assert recognised == {name for name, one in SPECS.items() if one.marks is not None}
     assert set(TASKS) == {*SPECS, "arithmetic", "seeds", "trails"}
-
-
-@pytest.mark.parametrize("name", [name for name, one in LAYOUTS.items() if one.keys])
-def test_what_a_layout_leaves_open_is_asked_for_by_its_key(tmp_path, name):
-    path = json_lines(tmp_path / "rows.jsonl", LAYOUTS[name].rows)
-    message = r"row 0: set env_config\['ability'\] to 'math' or 'qa', since the row's `ability` is None\.$"
-    with pytest.raises(DataError, match=message):
-        task_of(path).question(0)
 
 
 def test_parquet_of_pandas_and_columns_without_a_value(tmp_path):
