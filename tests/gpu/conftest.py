@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.engine.conftest import llama_folder  # noqa: F401
 from tests.gpu.workbench import DEVICE, DTYPE, SIZES, Figures, Sizes, random_qwen3, tell
+from tests.helpers.model_fixtures import random_pass  # noqa: F401
 from tests.helpers.models import tiny_model
 
 _SKIP = pytest.mark.skip(reason="needs a CUDA device: torch.cuda.is_available() is False")
@@ -82,12 +84,6 @@ def learner(sizes, work):
 
 
 @pytest.fixture(scope="session")
-def llama_folder(tmp_path_factory) -> str:
-    """A Llama with tied embeddings; V = 300 is neither the tokenizer's size nor a multiple of vLLM's padding."""
-    return tiny_model(tmp_path_factory.mktemp("llama"), vocab_size=300, seed=0)
-
-
-@pytest.fixture(scope="session")
 def other_folder(tmp_path_factory) -> str:
     """The same architecture with other weights."""
     return tiny_model(tmp_path_factory.mktemp("other"), vocab_size=300, seed=5)
@@ -96,19 +92,14 @@ def other_folder(tmp_path_factory) -> str:
 @pytest.fixture
 def own_ray() -> Iterator[None]:
     """A Ray of its own, with all GPUs, and the environment "Parity-v0"."""
-    import ray
     from ray import tune
 
-    import rllib_arpo
+    from tests.helpers import clusters
     from tests.helpers.parity_env import ParityEnv
 
-    if ray.is_initialized():
-        ray.shutdown()
-    ray.init(include_dashboard=False, log_to_driver=False)
-    rllib_arpo.register()
-    tune.register_env("Parity-v0", ParityEnv)
-    yield
-    ray.shutdown()
+    with clusters.own_ray(log_to_driver=False):
+        tune.register_env("Parity-v0", ParityEnv)
+        yield
 
 
 def start_engine(folder: str, runner: str, dtype: str = "float32", can_sleep: bool = False, **engine_kwargs):

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from gymnasium.spaces import Text
 
 from release.benchmarks.common.bench import median, rounded, timed
 from release.benchmarks.learner.rollouts import make_rollouts
 from release.benchmarks.learner.tree_workload import make_question
-from rllib_arpo.core.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, PARENT, POSITION_IDS, TOKEN_IDS
+from rllib_arpo.core.columns import ENTROPY, LOG_PROBS
 from rllib_arpo.core.packing import concatenate
 from rllib_arpo.policy.attention.tree import TREE_KERNELS, attention_dtype, choose_kernel, plan_tree
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
@@ -64,31 +63,9 @@ def test_the_speed_of_a_kernel(kernel, sizes, figures):
     figures.add("forward and backward", 1000 * median(seconds), "ms", detail=detail)
 
 
-def make_module(folder: str, dtype: str, **settings) -> LLMRLModule:
-    settings = {"model_name_or_path": folder, "dtype": dtype, "temperature": 0.7, "lora": None, **settings}
-    return LLMRLModule(observation_space=Text(16), action_space=Text(16), model_config=settings)
-
-
-def columns(device: str) -> dict[str, torch.Tensor]:
-    """A prompt of 20 tokens, a branch of 10 that forks into 5 and 8, and a branch of 12; all but the prompt counts."""
-    end = torch.tensor([55] * 20 + [43] * 10 + [35] * 5 + [43] * 8 + [55] * 12)
-    parent = torch.arange(-1, 54)
-    parent[35], parent[43] = 29, 19
-    depth = torch.zeros(55, dtype=torch.long)
-    for token in range(1, 55):
-        depth[token] = depth[parent[token]] + 1
-    batch = {
-        TOKEN_IDS: torch.arange(55) * 7 % 250,
-        POSITION_IDS: depth,
-        PARENT: parent,
-        END: end,
-        LOSS_MASK: torch.arange(55) >= 20,
-    }
-    return {name: column.to(device) for name, column in batch.items()}
-
-
-def gradient_and_log_probs(module: LLMRLModule, device: str):
-    out = module.forward_train(columns(device))
+def log_probs_and_gradient(columns, folder: str, device: str, **settings) -> tuple[torch.Tensor, torch.Tensor]:
+    module = LLMRLModule(model_config={"model_name_or_path": folder, "temperature": 0.7, **settings}).to(device)
+    out = module.forward_train({name: column.to(device) for name, column in columns.items()})
     (out[LOG_PROBS].sum() + out[ENTROPY].sum()).backward()
     return out[LOG_PROBS].detach().cpu(), torch.cat([p.grad.flatten().cpu() for p in module.causal_lm.parameters()])
 
@@ -97,9 +74,12 @@ def gradient_and_log_probs(module: LLMRLModule, device: str):
 @pytest.mark.parametrize(
     ("kernel", "dtype", "gap", "tolerance"), [("path_gather", "float32", 1e-2, 1e-2), ("auto", "bfloat16", 0.5, 0.1)]
 )
-def test_a_model_on_the_gpu_equals_it_on_the_cpu(model_folder, kernel, dtype, gap, tolerance, checkpointing):
-    expected, expected_gradient = gradient_and_log_probs(make_module(model_folder, "float32"), "cpu")
-    module = make_module(model_folder, dtype, tree_attention=kernel, gradient_checkpointing=checkpointing).to("cuda")
-    log_probs, gradient = gradient_and_log_probs(module, "cuda")
+def test_a_model_on_the_gpu_equals_it_on_the_cpu(
+    model_folder, random_pass, kernel, dtype, gap, tolerance, checkpointing
+):
+    columns = random_pass(0)
+    expected, expected_gradient = log_probs_and_gradient(columns, model_folder, "cpu", dtype="float32")
+    settings = {"dtype": dtype, "tree_attention": kernel, "gradient_checkpointing": checkpointing}
+    log_probs, gradient = log_probs_and_gradient(columns, model_folder, "cuda", **settings)
     assert (log_probs - expected).abs().max() < gap
     assert relative_error(gradient, expected_gradient) < tolerance

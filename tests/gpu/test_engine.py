@@ -17,6 +17,11 @@ from tests.gpu.conftest import RUNNERS, start_engine
 from tests.helpers.weights import weights_of
 
 PROMPT = [10 + i % 40 for i in range(70)]
+#: Seeded and greedy; windows end before, with and after the requests.
+MIXED = [
+    GenerationRequest(str(i), [i, *PROMPT[: 3 + 9 * i]], 20 + i, (1.0, 0.7, 0.0)[i % 3], (), 6 * (i % 5), seed=i)
+    for i in range(7)
+]
 #: dtype -> mean absolute error of log-probs and of entropies, in nats. On an H100 log-probs in fp32 were off by 2.5e-3.
 MEAN_ERRORS = {"float32": (4e-3, 2e-3), "bfloat16": (0.06, 0.04)}
 
@@ -60,15 +65,11 @@ def test_the_probe_is_exact_for_the_distribution_that_vllm_tells(engine, tempera
 @pytest.mark.parametrize("runner", RUNNERS)
 def test_an_engine_that_runs_a_step_ahead_generates_the_same(llama_folder, runner):
     """In fp32, with seeds and greedily, against one that waits for every step."""
-    requests = [
-        GenerationRequest(str(i), [i, *PROMPT[: 3 + 9 * i]], 20 + i, (1.0, 0.7, 0.0)[i % 3], (), 6 * (i % 5), seed=i)
-        for i in range(7)
-    ]
     finished = {}
     for ahead in (False, True):
         engine = start_engine(llama_folder, runner, enforce_eager=True, async_scheduling=ahead)
         assert (engine._llm.engine_core.engine_core.batch_queue is not None) == ahead
-        finished[ahead] = run(engine, *requests[:4]) | run(engine, *requests[4:])
+        finished[ahead] = run(engine, *MIXED[:4]) | run(engine, *MIXED[4:])
         engine.close()
     for name, waiting in finished[False].items():
         ahead = finished[True][name]
@@ -78,14 +79,9 @@ def test_an_engine_that_runs_a_step_ahead_generates_the_same(llama_folder, runne
 
 
 def test_log_probs_and_entropies_of_a_mixed_batch(engine, llama_folder):
-    """Requests come and go, so that rows move; windows end before, with and after the requests."""
-    requests = [
-        GenerationRequest(str(i), [i, *PROMPT[: 3 + 9 * i]], 20 + i, (1.0, 0.7, 0.0)[i % 3], (), 6 * (i % 5), seed=i)
-        for i in range(7)
-    ]
-    finished = run(engine, *requests[:4])
-    finished |= run(engine, *requests[4:])
-    for request in requests:
+    """Requests come and go, so that rows move."""
+    finished = run(engine, *MIXED[:4]) | run(engine, *MIXED[4:])
+    for request in MIXED:
         result = finished[request.request_id]
         assert len(result.entropies) == min(request.entropy_window, len(result.token_ids))
         assert_close(engine, result, llama_folder, request.prompt_token_ids, request.temperature or 1.0)

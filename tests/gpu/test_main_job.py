@@ -25,13 +25,9 @@ from tuned_examples.smollm2 import PACKAGE
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A recipe and what it has to reach.
+    """What a recipe's `size` (of `SIZES`) has to reach within a number of iterations; None: anything.
 
-    Attributes:
-        size: of the recipe, in `SIZES`.
-        reward: mean of an iteration, which ends the run; None: it goes on.
-        accuracy: on the held-out questions at the end; None: any.
-        num_iterations: at most.
+    The mean `reward` of an iteration ends the run; the `accuracy` is that on the held-out questions at the end.
     """
 
     size: str

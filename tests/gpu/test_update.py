@@ -21,7 +21,7 @@ OF_IDEAL = 0.85
 def test_trees_against_packing(tokens_per_pass, sharing, learner, sizes, figures):
     """Speedup over packing without sharing, by the same kernels, over the speedup that sharing allows."""
     rollouts = make_rollouts(sizes.update_trees(sharing))
-    packed = {"ours": rollouts.trees, "packed": [path.packed for path in rollouts.paths]}
+    packed = {"ours": rollouts.trees, "packed": rollouts.paths}
     sides = {name: LearnerSide(learner, side, rollouts.scalars, tokens_per_pass) for name, side in packed.items()}
     runs = {name: lambda _, side=side: seconds_of(side) for name, side in sides.items()}
     seconds = alternate(runs, sizes.repeats)

@@ -3,13 +3,14 @@
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from release.benchmarks.common.endless_models import byte_tokenizer
+from release.benchmarks.common.endless_models import random_model
 from release.benchmarks.learner.tree_workload import make_question
 from rllib_arpo import ARPOConfig
 from rllib_arpo.core.tree import QuestionTree
@@ -32,8 +33,8 @@ class Shape:
     """A Qwen3 with tied embeddings and random weights."""
 
     hidden_size: int
-    num_layers: int
-    num_heads: int
+    num_hidden_layers: int
+    num_attention_heads: int
     num_key_value_heads: int
     intermediate_size: int
     vocab_size: int
@@ -41,7 +42,7 @@ class Shape:
     @property
     def heads(self) -> tuple[int, int, int]:
         """H, H_kv, D."""
-        return self.num_heads, self.num_key_value_heads, self.hidden_size // self.num_heads
+        return self.num_attention_heads, self.num_key_value_heads, self.hidden_size // self.num_attention_heads
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,31 +192,16 @@ class Figures:
 
 def random_qwen3(shape: Shape, work: Path, seed: int = 0) -> str:
     """The folder of a random model in bfloat16, below `work`, where it is made once; no token ends its sequences."""
-    name = f"qwen3-{shape.hidden_size}x{shape.num_layers}-{shape.vocab_size}-{seed}"
-    return cached_folder(name, lambda folder: _make_qwen3(folder, shape, seed), work / "models")
-
-
-def _make_qwen3(folder: Path, shape: Shape, seed: int) -> None:
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    config = AutoConfig.for_model(
-        "qwen3",
-        vocab_size=shape.vocab_size,
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_hidden_layers=shape.num_layers,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_key_value_heads,
+    name = f"qwen3-{shape.hidden_size}x{shape.num_hidden_layers}-{shape.vocab_size}-{seed}"
+    make = partial(
+        random_model,
+        architecture="qwen3",
+        dtype=DTYPE,
+        device=DEVICE,
+        seed=seed,
         head_dim=shape.heads[2],
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
         initializer_range=STD,
-        bos_token_id=None,
-        eos_token_id=None,
+        embedding_std=EMBEDDING_STD,
+        **asdict(shape),
     )
-    with torch.random.fork_rng(), torch.device(DEVICE):
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
-        torch.nn.init.normal_(model.get_input_embeddings().weight, std=EMBEDDING_STD)
-    model.save_pretrained(folder)
-    byte_tokenizer().save_pretrained(folder)
+    return cached_folder(name, make, work / "models")

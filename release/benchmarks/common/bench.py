@@ -18,13 +18,14 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from release.benchmarks.common.endless_models import endless_hybrid, endless_llama, endless_smollm2
+from release.benchmarks.common.endless_models import endless_smollm2, random_model
 from rllib_arpo.files import write_json
 from rllib_arpo.tracking.machine import commit, machine, num_cores, versions
 
@@ -33,17 +34,28 @@ SMOLLM2_FIFTH = "random Llama of SmolLM2-135M's widths, with a fifth of its laye
 HYBRID = "random Qwen3.5 (text) of the same widths, 6 layers with a state and 2 with full attention, fp32"
 SMALL_LLAMA = "random Llama (hidden 384, 6 layers, V = 8192), fp32"
 TINY_LLAMA = "random Llama (hidden 64, 2 layers, V = 300), fp32"
+_LLAMA = partial(random_model, architecture="llama", head_dim=64)
+#: The widths of SmolLM2-135M, and a fifth of its words.
+_SMOLLM2 = {"vocab_size": 9830, "hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9}
+_STATES = {
+    "linear_num_key_heads": 3, "linear_num_value_heads": 9, "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+}  # fmt: skip
 MAKERS: dict[str, Callable[[Path], str]] = {
     SMOLLM2: endless_smollm2,
-    SMALL_LLAMA: lambda folder: endless_llama(folder, hidden_size=384, num_layers=6, vocab_size=8192),
-    SMOLLM2_FIFTH: lambda folder: endless_llama(
-        folder, hidden_size=576, num_layers=6, vocab_size=9830, intermediate_size=1536, num_key_value_heads=3
+    SMALL_LLAMA: partial(
+        _LLAMA, vocab_size=8192, hidden_size=384, intermediate_size=768, num_hidden_layers=6, num_attention_heads=6,
+        num_key_value_heads=1,
     ),
-    HYBRID: lambda folder: endless_hybrid(
-        folder, hidden_size=576, num_layers=8, vocab_size=9830, intermediate_size=1536
+    SMOLLM2_FIFTH: partial(_LLAMA, **_SMOLLM2, num_hidden_layers=6, num_key_value_heads=3),
+    HYBRID: partial(
+        random_model, architecture="qwen3_5_text", **_SMOLLM2, **_STATES, num_hidden_layers=8, num_key_value_heads=3,
+        head_dim=64,
     ),
-    TINY_LLAMA: lambda folder: endless_llama(folder, hidden_size=64, num_layers=2, vocab_size=300),
-}
+    TINY_LLAMA: partial(
+        random_model, architecture="llama", vocab_size=300, hidden_size=64, intermediate_size=128,
+        num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=1, head_dim=32,
+    ),
+}  # fmt: skip
 MAX_CONTEXT_TOKENS = 2048
 #: Each engine's share of a GPU's memory; a run keeps several engines.
 SHARE = 0.2

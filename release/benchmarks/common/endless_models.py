@@ -28,68 +28,32 @@ def endless_smollm2(folder: Path) -> str:
     return str(folder)
 
 
-def endless_llama(
+def random_model(
     folder: Path,
+    architecture: str,
     *,
-    hidden_size: int,
-    num_layers: int,
-    vocab_size: int,
-    intermediate_size: int | None = None,
-    num_key_value_heads: int = 1,
+    dtype: str = "float32",
+    device: str = "cpu",
+    seed: int = 0,
+    embedding_std: float | None = None,
+    **keys: Any,
 ) -> str:
-    """Saves a random fp32 Llama with a byte tokenizer; returns the folder.
+    """Saves a random causal LM with tied embeddings and a byte tokenizer; returns the folder.
 
-    Heads have 64 dimensions, or half of a smaller `hidden_size`. The default MLPs are twice as wide as hidden states.
+    Args:
+        architecture: a model type of transformers; `keys` are of its configuration.
+        embedding_std: of the embedding, which is the head as well; None: that of all matrices.
     """
-    from transformers import LlamaConfig
-
-    head_dim = min(64, hidden_size // 2)
-    config = LlamaConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size or 2 * hidden_size,
-        num_hidden_layers=num_layers,
-        num_attention_heads=hidden_size // head_dim,
-        num_key_value_heads=num_key_value_heads,
-        head_dim=head_dim,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    return _save(config, folder)
-
-
-def endless_hybrid(folder: Path, *, hidden_size: int, num_layers: int, vocab_size: int, intermediate_size: int) -> str:
-    """Saves a random fp32 Qwen3.5 (text), of whose layers every fourth has full attention; returns its folder."""
-    from transformers import Qwen3_5TextConfig
-
-    config = Qwen3_5TextConfig(
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        intermediate_size=intermediate_size,
-        num_hidden_layers=num_layers,
-        num_attention_heads=hidden_size // 64,
-        num_key_value_heads=hidden_size // 192,
-        head_dim=64,
-        linear_num_key_heads=hidden_size // 192,
-        linear_num_value_heads=hidden_size // 64,
-        linear_key_head_dim=64,
-        linear_value_head_dim=64,
-        max_position_embeddings=4096,
-        tie_word_embeddings=True,
-    )
-    return _save(config, folder)
-
-
-def _save(config: Any, folder: Path) -> str:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    folder.mkdir(parents=True)
+    shared = {"max_position_embeddings": 4096, "tie_word_embeddings": True, "bos_token_id": None, "eos_token_id": None}
+    config = AutoConfig.for_model(architecture, **(shared | keys))
+    with torch.random.fork_rng(), torch.device(device):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
+        if embedding_std is not None:
+            torch.nn.init.normal_(model.get_input_embeddings().weight, std=embedding_std)
     model.save_pretrained(folder)
     byte_tokenizer().save_pretrained(folder)
     return str(folder)

@@ -25,24 +25,17 @@ def make_config(folder: str = "", dtype: str = "float32") -> ARPOConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
-    """A single trajectory: prompt, turns and tool responses as a tree with one chain."""
-
-    packed: PackedTree
-
-
-@dataclass(frozen=True, slots=True)
 class Rollouts:
     """The input of all sides.
 
     Attributes:
         trees: a packed tree for each question.
-        paths: a path for each trajectory.
+        paths: for each trajectory its prompt, turns and tool responses, as a tree with one chain.
         scalars: DENOMINATOR and REWARD_SCALE.
     """
 
     trees: list[PackedTree]
-    paths: list[Path]
+    paths: list[PackedTree]
     scalars: dict[str, float]
 
     @property
@@ -51,7 +44,7 @@ class Rollouts:
 
     @property
     def num_flat(self) -> int:
-        return sum(path.packed.num_tokens for path in self.paths)
+        return sum(path.num_tokens for path in self.paths)
 
     def sizes(self) -> dict[str, Any]:
         """For a benchmark's detail."""
@@ -60,7 +53,7 @@ class Rollouts:
             "unique_tokens": self.num_unique,
             "flat_tokens": self.num_flat,
             "unique_loss_tokens": sum(tree.num_loss_tokens for tree in self.trees),
-            "flat_loss_tokens": sum(path.packed.num_loss_tokens for path in self.paths),
+            "flat_loss_tokens": sum(path.num_loss_tokens for path in self.paths),
             "trajectories": len(self.paths),
         }
 
@@ -82,9 +75,9 @@ def make_rollouts(trees: Sequence[QuestionTree]) -> Rollouts:
     return Rollouts(columns[PACKED_TREES], paths, scalars)
 
 
-def _path(tree: QuestionTree, trajectory: Trajectory, advantage: float, weight: float) -> Path:
+def _path(tree: QuestionTree, trajectory: Trajectory, advantage: float, weight: float) -> PackedTree:
     turns = tuple(tree.path(trajectory.agent_id))
     alone = QuestionTree(tree.question_id, tree.prompt, (Trajectory("0", turns, StopReason.ANSWER),))
     masses = (weight * max(advantage, 0.0), weight * min(advantage, 0.0), weight)
     attribution = NodeAttribution(*(np.full(len(turns), mass) for mass in masses))
-    return Path(pack_tree(alone, depth_first_layout(alone), attribution))
+    return pack_tree(alone, depth_first_layout(alone), attribution)

@@ -77,7 +77,7 @@ def make_side(name: str, folder: str, rollouts: Rollouts, max_tokens: int = MAX_
         folder: the model's folder.
         max_tokens: maximum tokens of a pass.
     """
-    packed = [path.packed for path in rollouts.paths] if name == "packed" else rollouts.trees
+    packed = rollouts.paths if name == "packed" else rollouts.trees
     learner = _learner(folder, learner_compile="layers") if name == "compiled" else _learner(folder)
     return LearnerSide(learner, packed, rollouts.scalars, max_tokens)
 
