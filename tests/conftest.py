@@ -20,9 +20,9 @@ from tests.helpers.models import tiny_model  # noqa: E402
 
 #: Seconds for a slow test: its processes may share two cores with those of two others.
 SLOW_TIMEOUT_S = 900
-#: Folders whose files take longest. Where processes share the files, they begin with those that share one Ray, lest it
-#: is started again and again, and go on with these.
-SLOW_FOLDERS = ("integration", "engine", "learner", "release")
+#: Folders whose files take longest, the longest first. Where processes share the files, they begin with those that
+#: share one Ray, lest it is started again and again, and go on with these, so that no long file begins last.
+SLOW_FOLDERS = ("tuned_examples", "release", "integration", "engine", "learner")
 #: The only file of the fast tier that starts Ray: a whole iteration.
 FAST_WITH_RAY = "test_record.py"
 
@@ -39,7 +39,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
     with_ray = {item.path for item in items if "ray_cluster" in item.fixturenames}
-    items.sort(key=lambda item: (item.path not in with_ray, item.path.parent.name not in SLOW_FOLDERS))
+    ranks = {name: rank for rank, name in enumerate(SLOW_FOLDERS)}
+    items.sort(key=lambda item: (item.path not in with_ray, ranks.get(item.path.parent.name, len(ranks))))
 
 
 @pytest.fixture(scope="session")

@@ -1,9 +1,16 @@
-"""A backend of vLLM's weight transfer without a GPU: vLLM's own "ipc", but for the handles, which become arrays."""
+"""A backend of vLLM's weight transfer without a GPU: vLLM's own "ipc", but for the handles, which become arrays.
+
+`register` makes it known, in every process that takes part; it imports vLLM.
+"""
 
 import importlib
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch.distributed as dist
+
+from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.weights import WEIGHT_SYNCS
 from rllib_arpo.weights.weight_sync import NCCLTransfer
 
@@ -15,7 +22,7 @@ class CPUTransfer(NCCLTransfer):
 
 
 def register() -> None:
-    """Makes the backend known to this package and to vLLM, in every process that takes part."""
+    """Makes the backend known to this package and to vLLM."""
     WEIGHT_SYNCS[BACKEND] = CPUTransfer
     # First: it sets the variables that vLLM reads when it is imported.
     learners_side = importlib.import_module("rllib_arpo.engine.vllm.weight_transfer")
@@ -64,3 +71,18 @@ def register() -> None:
     learners_side.INIT_INFOS[BACKEND] = lambda _num_workers: InitInfo(rank=0)
     WeightTransferEngineFactory.register_engine(BACKEND, Engine)
     WeightTransferTrainerFactory.register_engine(BACKEND, Trainer)
+
+
+class SendingLearner(ARPOTorchLearner):
+    """Only the first one sends."""
+
+    def build(self):
+        super().build()
+        if dist.get_rank() == 0:
+            register()
+
+
+class ReceivingEnvRunner(ARPOEnvRunner):
+    def __init__(self, config, **kwargs):
+        register()
+        super().__init__(config, **kwargs)

@@ -1,6 +1,5 @@
 """vLLM's weight transfer but for what happens on the GPU: ranks, order of the steps, the whole way on a CPU."""
 
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -102,16 +101,12 @@ def test_the_whole_way_through_ray(model_folder):
 
     The two learners share the model: both assemble each weight, also those that the failed transfer has left.
     """
-    # The hook is read before Ray hands the driver's module path to a worker.
-    runtime_env = {
-        "worker_process_setup_hook": cpu_transfer.register,
-        "env_vars": {"PYTHONPATH": str(Path(__file__).resolve().parents[2])},
-    }
-    with own_ray(num_cpus=3, log_to_driver=False, runtime_env=runtime_env):
+    with own_ray(num_cpus=3, log_to_driver=False):
         config = small_config(model_folder, engine="vllm", kv_cache_memory_bytes=16 << 20)
         config.language_model(weight_sync=cpu_transfer.BACKEND, engine_num_threads=1)
-        config.learners(num_learners=2).training(sharding="fsdp2")
-        algorithm = config.env_runners(num_env_runners=1).build_algo()
+        config.learners(num_learners=2).training(sharding="fsdp2", learner_class=cpu_transfer.SendingLearner)
+        config.env_runners(num_env_runners=1, env_runner_cls=cpu_transfer.ReceivingEnvRunner)
+        algorithm = config.build_algo()
         algorithm.train()
         assert algorithm._weight_version == 1
         (computed,) = engine_log_probs(algorithm)

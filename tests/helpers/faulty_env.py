@@ -8,25 +8,22 @@ from tests.helpers.scripted_env import ScriptedEnv
 
 
 class FaultyEnv(ScriptedEnv):
-    """env_config: `die_at`: the question at which the process dies; `marker`: a file that says it has died once.
+    """env_config: `die_at`: the question at which the process dies, every time.
 
-    Without a marker it dies every time. `deaths`: a folder; the env runners 1 .. `num_deaths` die one after the other,
-    each once and at a question of its own (one that kills several is given up), which they write into a file in it.
+    `deaths`: a folder; the env runners 1 .. `num_deaths` die one after the other, each once and at a question of its
+    own (one that kills several is given up), which they write into a file in it.
     """
 
     def __init__(self, env_config=None):
         super().__init__(env_config)
         self.own_prompts = True
         self.die_at = (env_config or {}).get("die_at")
-        self.marker = (env_config or {}).get("marker")
         self.deaths = (env_config or {}).get("deaths")
         self.num_deaths = (env_config or {}).get("num_deaths", 0)
         self.worker_index = getattr(env_config, "worker_index", 0)
 
     def reset(self, *, seed=None, options=None):
-        if (options or {}).get(OPTION_QUESTION) == self.die_at and not (self.marker and Path(self.marker).exists()):
-            if self.marker:
-                Path(self.marker).touch()
+        if (options or {}).get(OPTION_QUESTION) == self.die_at:
             os._exit(1)
         if self.deaths is not None:
             question = str((options or {}).get(OPTION_QUESTION))

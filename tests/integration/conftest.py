@@ -10,6 +10,7 @@ from rllib_arpo import ARPO, ARPOConfig
 from rllib_arpo.core.figures import tool_calls
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.envs.worlds.maker import WorldMaker
+from rllib_arpo.rollout.messages import SampledQuestion
 from tests.helpers.chat_templates import QWEN25
 from tests.helpers.configs import scripted_config, small_config
 from tests.helpers.models import byte_tokenizer
@@ -28,6 +29,13 @@ def calling_folder(model_folder, tmp_path) -> str:
     tokenizer.chat_template = QWEN25
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+def record_batches(algorithm: ARPO) -> list[list[SampledQuestion]]:
+    """The batches of the updates from now on."""
+    batches, update = [], algorithm._update
+    algorithm._update = lambda batch: (batches.append(batch), update(batch))[1]
+    return batches
 
 
 @dataclass(frozen=True)

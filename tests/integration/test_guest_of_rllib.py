@@ -109,7 +109,9 @@ def test_get_module_of_a_learner_in_this_process(guest):
     check_get_module(guest)
 
 
-def test_the_state_of_a_learner_in_another_process_does_not_pass_through_the_driver(scripted, tmp_path, monkeypatch):
+def test_the_state_of_a_learner_in_another_process_does_not_pass_through_the_driver(
+    scripted, built, tmp_path, monkeypatch
+):
     """Neither when a checkpoint is written nor when it is read."""
     passed = []
     get_state, set_state = ARPOLearnerGroup.get_state, ARPOLearnerGroup.set_state
@@ -121,20 +123,19 @@ def test_the_state_of_a_learner_in_another_process_does_not_pass_through_the_dri
 
     monkeypatch.setattr(ARPOLearnerGroup, "get_state", lambda *args, **kw: watch("get_state", get_state(*args, **kw)))
     monkeypatch.setattr(ARPOLearnerGroup, "set_state", lambda self, state: set_state(self, watch("set_state", state)))
-    algorithm = scripted.learners(num_learners=1).build_algo()
+    algorithm = built(scripted.learners(num_learners=1))
     algorithm.train()
     path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
     assert passed == []
     before = learner_weights(algorithm)
     assert passed == ["get_state"]  # The test itself.
     check_get_module(algorithm)
-    algorithm.stop()
+    change_in_each_learner(algorithm)
     passed.clear()
-    restored = ARPO.from_checkpoint(path)
+    algorithm.restore_from_path(path)
     assert passed == []
-    np.testing.assert_array_equal(learner_weights(restored)[NAME], before[NAME])
-    np.testing.assert_array_equal(restored.env_runner.engine.weights[NAME], before[NAME])
-    restored.stop()
+    np.testing.assert_array_equal(learner_weights(algorithm)[NAME], before[NAME])
+    np.testing.assert_array_equal(algorithm.env_runner.engine.weights[NAME], before[NAME])
 
 
 def test_a_checkpoint_may_have_a_relative_path_and_keeps_a_seed_that_was_drawn(built, scripted, tmp_path, monkeypatch):

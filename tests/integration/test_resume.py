@@ -15,6 +15,7 @@ from rllib_arpo.rollout.question_stream import QuestionStream, weight_lag
 from tests.helpers.scripted_env import ANSWER, TOOL
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 from tests.helpers.weights import LORA, MODULE, learner_weights, load
+from tests.integration.conftest import record_batches
 
 
 @pytest.fixture
@@ -29,14 +30,6 @@ def running(scripted):
     ).language_model(
         engine_kwargs={"vocab_size": 256, "seed": 5, "replies": [[7, 1], [8, 9, 1], [9, 1], [7, 2], [8, 8, 2]]}
     )
-
-
-def record_batches(algorithm) -> list[list[SampledQuestion]]:
-    """The batches of the updates from now on."""
-    batches = []
-    update = algorithm._update
-    algorithm._update = lambda batch: (batches.append(batch), update(batch))
-    return batches
 
 
 def numbers(batches) -> list[list[int]]:
