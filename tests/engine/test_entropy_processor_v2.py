@@ -111,39 +111,23 @@ def test_requests_of_a_batch_are_kept_apart_when_their_rows_move(runner):
     }
 
 
-def test_only_the_last_chunk_of_a_prompt_counts(runner):
+def test_only_the_last_chunk_of_a_prompt_counts_and_a_preempted_request_goes_on_where_it_was(runner):
     runner.add("a", prompt=9)
     for n in (4, 4):
         runner.step({"a": n})
-    last = runner.step({"a": 1})["a"]
-    assert runner.entropies["a"] == [None, None, *entropies(last)]
-
-
-def test_a_preempted_request_goes_on_where_it_was(runner):
-    runner.add("a", prompt=4)
-    seen = [runner.step({"a": n})["a"] for n in (4, 1)]
-    runner.remove("a")
-    runner.add("other", prompt=4, entropy_window=0)
-    runner.add("a", prompt=4, generated=2)
-    # Its prompt and its two tokens are computed again, in two chunks; the first one's sample is dropped.
-    runner.step({"other": 4, "a": 5})
-    seen += [runner.step({"a": 1})["a"], runner.step({"a": 1})["a"]]
-    assert runner.entropies["a"] == [*entropies(*seen[:2]), None, *entropies(seen[2]), None]
-
-
-def test_the_next_occupant_of_a_slot_inherits_nothing(runner):
-    runner.add("a", prompt=4)
-    runner.step({"a": 4})
+    seen = [runner.step({"a": 1})["a"] for _ in range(2)]
     slot = runner.states.req_id_to_index["a"]
     runner.remove("a")
-    runner.add("b", prompt=3, entropy_window=0)
-    assert runner.states.req_id_to_index["b"] == slot
-    runner.step({"b": 3})
-    assert runner.entropies["b"] == [None]
-
-
-def test_a_preempted_request_whose_window_was_full_opens_none(runner):
-    runner.add("a", prompt=4, generated=3)
+    # The next occupant of its slot inherits nothing.
+    runner.add("other", prompt=4, entropy_window=0)
+    assert runner.states.req_id_to_index["other"] == slot
+    runner.add("a", prompt=9, generated=2)
+    # Its prompt and its two tokens are computed again, in two chunks; the first one's sample is dropped.
+    runner.step({"other": 4, "a": 10})
+    seen += [runner.step({"a": 1})["a"], runner.step({"a": 1})["a"]]
+    assert runner.entropies["a"] == [None, None, *entropies(*seen[:2]), None, *entropies(seen[2]), None]
+    assert runner.entropies["other"] == [None]
+    runner.add("full", prompt=4, generated=3)
     assert runner.probe._windows == {}
 
 
@@ -173,8 +157,9 @@ def test_entropies_leave_with_the_log_probs_of_their_step(runner):
 
 
 @pytest.mark.parametrize(("variable", "probe"), [("0", "ENTROPY_PROCESSOR"), ("1", "ENTROPY_PROCESSOR_V2")])
-def test_the_probe_follows_the_model_runner(llama_folder, monkeypatch, variable, probe):
+def test_the_probe_follows_the_model_runner_and_is_loaded_by_its_name(llama_folder, monkeypatch, variable, probe):
     from vllm import envs
+    from vllm.v1.worker.gpu.sample.logits_processor.loader import _load_v2_logitsprocs_by_fqcns
 
     envs.disable_envs_cache()  # An engine that was built in this process has cached all variables.
     config = arguments.engine_args(EngineConfig(llama_folder, dtype="float32", max_context_tokens=512))
@@ -182,11 +167,8 @@ def test_the_probe_follows_the_model_runner(llama_folder, monkeypatch, variable,
     # Afterwards: here vLLM refuses the newer runner, which needs Triton.
     monkeypatch.setenv("VLLM_USE_V2_MODEL_RUNNER", variable)
     arguments.choose_entropy_processor(config)
-    assert config.model_config.logits_processors == [getattr(arguments, probe)]
-
-
-def test_vllm_loads_the_probe_by_its_name():
-    from vllm.v1.worker.gpu.sample.logits_processor.loader import _load_v2_logitsprocs_by_fqcns
-
-    (loaded,) = _load_v2_logitsprocs_by_fqcns([arguments.ENTROPY_PROCESSOR_V2])
-    assert loaded.__name__ == "EntropyProcessorV2"
+    (name,) = config.model_config.logits_processors
+    assert name == getattr(arguments, probe)
+    if variable == "1":
+        (loaded,) = _load_v2_logitsprocs_by_fqcns([name])
+        assert loaded.__name__ == "EntropyProcessorV2"

@@ -11,8 +11,7 @@ from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import Tool
 from tests.engine.conftest import run
-from tests.helpers.chat_templates import QWEN25, THINKING, calling_folder
-from tests.helpers.models import byte_tokenizer
+from tests.helpers.chat_templates import THINKING, calling_folder
 
 
 def buy(item: str, number: int = 1) -> str:
@@ -21,13 +20,8 @@ def buy(item: str, number: int = 1) -> str:
 
 
 @pytest.fixture(scope="module")
-def model(model_folder, tmp_path_factory):
-    """A tokenizer whose chat template has tool calls."""
-    folder = tmp_path_factory.mktemp("tokenizer")
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = QWEN25
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+def model(tmp_path_factory):
+    return calling_folder(tmp_path_factory.mktemp("tokenizer"))
 
 
 def turns_of(env: ToolEnv, num: int, **changes) -> list:

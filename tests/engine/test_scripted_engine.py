@@ -6,12 +6,7 @@ import pytest
 from rllib_arpo.engine.engine import NO_WEIGHTS, EngineConfig, EntropyReady, Finished, GenerationRequest
 from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
 from tests.engine.conftest import run
-from tests.helpers.scripts import in_turn
-
-
-def scripted(replies=None, **engine_kwargs) -> ScriptedEngine:
-    script = None if replies is None else in_turn(replies)
-    return ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, **engine_kwargs}))
+from tests.helpers.scripts import in_turn, scripted_engine
 
 
 def summary(events) -> list[tuple]:
@@ -24,7 +19,7 @@ def summary(events) -> list[tuple]:
 
 
 def test_one_token_a_step_and_events_in_their_steps():
-    engine = scripted(
+    replies = in_turn(
         [
             ScriptedReply([5, 6, 7], entropies=[0.5, 1.5, 2.5]),
             ScriptedReply([8], delay=1),
@@ -32,6 +27,7 @@ def test_one_token_a_step_and_events_in_their_steps():
             ScriptedReply([1, 2, 3, 4], finish_reason="length"),
         ]
     )
+    engine = scripted_engine(replies)
     for name, window in (("a", 2), ("b", 2), ("c", 1), ("d", 4)):
         engine.submit(GenerationRequest(name, [1], max_tokens=4, entropy_window=window))
     assert [summary(engine.step()) for _ in range(4)] == [
@@ -46,7 +42,7 @@ def test_one_token_a_step_and_events_in_their_steps():
 
 def test_all_entropies_are_told_at_the_end_and_the_window_in_time():
     reply = ScriptedReply([5, 6, 7, 8], entropies=[0.5, 1.5, 2.5, 3.5])
-    engine = scripted([reply, reply, reply])
+    engine = scripted_engine(in_turn([reply] * 3))
     for name, window, max_tokens in (("a", 2, 4), ("b", 0, 3), ("c", 4, 2)):
         engine.submit(GenerationRequest(name, [1], max_tokens, entropy_window=window, record_entropies="all"))
     events = [event for _ in range(4) for event in engine.step()]
@@ -59,7 +55,7 @@ def test_all_entropies_are_told_at_the_end_and_the_window_in_time():
 
 
 def test_the_random_policy_reports_its_own_distribution():
-    engine = scripted(seed=1, vocab_size=16, end_probability=0.2)
+    engine = scripted_engine(None, seed=1, vocab_size=16, end_probability=0.2)
     request = GenerationRequest("a", [1, 2, 3], max_tokens=20, temperature=0.7, entropy_window=20, seed=6)
     finished = run(engine, request)["a"]
     tokens = finished.token_ids.tolist()
@@ -89,4 +85,4 @@ def test_a_sleeping_engine_can_only_wake_up():
     engine.sleep(2)
     assert (engine.sleeps, engine.weight_version, engine.weights) == ([1, 2], NO_WEIGHTS, {})
     with pytest.raises(RuntimeError, match=r"^The engine was not built to sleep: set sleep_level\.$"):
-        scripted().sleep(1)
+        scripted_engine(None).sleep(1)

@@ -211,12 +211,16 @@ def test_a_score_beside_running_requests_loses_nothing(engine, folders):
 
 
 def test_a_request_that_is_cancelled_is_never_heard_of_again(engine):
+    """At once, in its window or behind it; its id may be used again, and only then."""
     request = GenerationRequest("a", PROMPT, 10, seed=5, entropy_window=4)
     run(engine, request)
     alone = run(engine, request)
-    for _ in range(3):
-        engine.submit(GenerationRequest("a", PROMPT, 10, seed=6, entropy_window=2))
-        engine.step()
+    for num_steps in range(4):
+        engine.submit(GenerationRequest("a", PROMPT, 10, seed=6, entropy_window=2, record_entropies="all"))
+        with pytest.raises(RuntimeError, match="'a' is in use"):
+            engine.submit(request)
+        steps(engine, num_steps)
+        engine.cancel("a")
         engine.cancel("a")
     engine.submit(request)
     events = to_the_end(engine)

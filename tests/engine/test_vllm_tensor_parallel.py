@@ -1,6 +1,7 @@
-"""An env runner whose engine lies in two worker processes: its GPUs come from Ray, its numbers are one process's.
+"""A run with vLLM: two learners, and an env runner whose engine lies in two worker processes.
 
-All tests use one start of the algorithm; the last one kills a worker.
+The engine's GPUs come from Ray, its numbers are those of an engine in one process. All tests use one start of the
+algorithm, in their order; the last one kills a worker.
 """
 
 import os
@@ -20,7 +21,14 @@ from tests.engine.conftest import ENGINE_KWARGS, reference, run, run_one
 from tests.helpers.clusters import own_ray
 from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
-from tests.helpers.weights import engine_log_probs, learner_log_probs, weights_of
+from tests.helpers.weights import (
+    engine_log_probs,
+    learner_log_probs,
+    learner_weights,
+    set_learner_weights,
+    weights_of,
+)
+from tests.integration.conftest import record_batches
 
 pytestmark = pytest.mark.slow
 
@@ -42,6 +50,7 @@ def algorithm(llama_folder):
         config = small_config(llama_folder, engine="vllm", tensor_parallel_size=2, **ENGINE_KWARGS)
         config.language_model(engine_num_threads=1)
         config.env_runners(num_env_runners=1, num_gpus_per_env_runner=2, env_runner_cls=EnvRunnerWithoutCuda)
+        config.learners(num_learners=2).evaluation(evaluation_interval=1)
         algorithm = config.build_algo()
         yield algorithm
         algorithm.stop()
@@ -109,10 +118,45 @@ def test_an_env_runner_gets_its_gpus_and_its_engine_both_workers(algorithm):
         local_env_runner=False,
     )
     assert seen == ([0, 1], "0,1", [True, True])
-    result = algorithm.train()
-    assert result["learners"]["default_policy"]["engine_logprob_gap"] < 1e-4
-    (log_probs,) = engine_log_probs(algorithm)
-    np.testing.assert_allclose(log_probs, learner_log_probs(algorithm), atol=1e-4)
+
+
+def test_trees_their_log_probs_and_the_evaluation_of_two_iterations(algorithm):
+    batches = record_batches(algorithm)
+    for _ in range(2):
+        result = algorithm.train()
+        # fp32 on both sides: the mean gap between engine and learner is rounding.
+        assert result["learners"]["default_policy"]["engine_logprob_gap"] < 1e-4
+    assert [[sampled.number for sampled in batch] for batch in batches] == [[0, 1], [2, 3]]
+    for sampled in [sampled for batch in batches for sampled in batch]:
+        assert (len(sampled.episode.agent_episodes), len(sampled.tree.trajectories)) == (4, 4)
+    # It runs on the engines of training.
+    assert algorithm.eval_env_runner_group is None
+    assert result["evaluation"]["env_runners"]["num_episodes"] == 3
+    assert [sampled.number for sampled in algorithm.last_evaluation] == [0, 1, 2]
+    assert all(len(sampled.episode.agent_episodes) == 1 for sampled in algorithm.last_evaluation)
+
+
+def test_evaluation_is_greedy_and_repeatable(algorithm):
+    def answers():
+        algorithm.evaluate()
+        return [[turn.token_ids.tolist() for turn in s.tree.path("0")] for s in algorithm.last_evaluation]
+
+    assert answers() == answers()
+
+
+def test_the_engine_has_the_learners_weights_after_every_sync_and_from_a_checkpoint(algorithm, tmp_path):
+    """Into the algorithm itself, after its weights have changed; into a new one: test_resume.py."""
+    path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
+    expected, weights = learner_log_probs(algorithm), learner_weights(algorithm)
+    np.testing.assert_allclose(engine_log_probs(algorithm), [expected], atol=1e-4)
+    set_learner_weights(algorithm, 0.5)
+    algorithm.evaluate()
+    assert not np.allclose(engine_log_probs(algorithm), [expected], atol=1e-4)
+    algorithm.restore_from_path(path)
+    for name, value in learner_weights(algorithm).items():
+        np.testing.assert_array_equal(value, weights[name])
+    np.testing.assert_allclose(engine_log_probs(algorithm), [expected], atol=1e-4)
+    assert (algorithm.iteration, algorithm._stream.next_number) == (2, 4)
 
 
 def kill_a_worker(engine) -> tuple[bool, float, list[bool], list[bool]]:

@@ -7,7 +7,7 @@ from rllib_arpo.engine.scripted_engine import Script, ScriptedEngine, ScriptedRe
 from tests.helpers.scripted_env import ANSWER, TOOL
 
 
-def scripted_engine(script: Script, **engine_kwargs) -> ScriptedEngine:
+def scripted_engine(script: Script | None, **engine_kwargs) -> ScriptedEngine:
     return ScriptedEngine(EngineConfig("none", engine_kwargs={"script": script, **engine_kwargs}))
 
 

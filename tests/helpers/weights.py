@@ -49,15 +49,20 @@ def learner_weights(algorithm) -> dict[str, np.ndarray]:
     return state["learner"]["rl_module"]["default_policy"]
 
 
+def log_probs(model: torch.nn.Module) -> np.ndarray:
+    """Of `TOKENS[1:]`, by `transformers` alone."""
+    with torch.no_grad():
+        logits = model.float().eval()(torch.tensor([TOKENS])).logits[0, :-1]
+    return logits.log_softmax(-1)[torch.arange(len(TOKENS) - 1), TOKENS[1:]].numpy()
+
+
 def learner_log_probs(algorithm) -> np.ndarray:
-    """Log-probs of `TOKENS[1:]` under the learner's weights, by `transformers` alone."""
+    """The same under the learner's weights."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(algorithm.config.model_name_or_path))
     model.load_state_dict({k: torch.as_tensor(np.asarray(v)) for k, v in learner_weights(algorithm).items()})
-    with torch.no_grad():
-        logits = model.float().eval()(torch.tensor([TOKENS])).logits[0, :-1]
-    return logits.log_softmax(-1)[torch.arange(len(TOKENS) - 1), TOKENS[1:]].numpy()
+    return log_probs(model)
 
 
 def engine_log_probs(algorithm, group=None) -> list[np.ndarray]:
