@@ -27,14 +27,10 @@ from rllib_arpo import AEPOConfig, ARPOConfig, DAPOConfig, GRPOConfig, Reinforce
         (TreeGRPOConfig, {"branching": "always", "budget_allocation": "random_over_tree", "baseline": "tree"}),
     ],
 )
-def test_what_differs_from_arpo_key_by_key(config_class, expected):
+def test_what_differs_from_arpo_key_by_key_and_whose_configuration_it_is(config_class, expected):
     arpo, other = ARPOConfig().to_dict(), config_class().to_dict()
     assert other.keys() == arpo.keys()
     assert {key: value for key, value in other.items() if value != arpo[key]} == expected
-
-
-@pytest.mark.parametrize("config_class", [GRPOConfig, DAPOConfig, ReinforcePlusPlusConfig, AEPOConfig, TreeGRPOConfig])
-def test_each_configures_its_own_algorithm(config_class):
-    config = config_class()
-    assert f"{config.algo_class.__name__}Config" == config_class.__name__
-    assert type(config.algo_class.get_default_config()) is config_class
+    algorithm = config_class().algo_class
+    assert f"{algorithm.__name__}Config" == config_class.__name__
+    assert type(algorithm.get_default_config()) is config_class

@@ -1,4 +1,4 @@
-"""Checks that keys fit together: options, RLlib's keys, the engine's arguments and `evaluation_config`."""
+"""Checks that keys fit together: options, RLlib's keys and the engine's arguments."""
 
 from collections.abc import Iterator
 from itertools import chain
@@ -8,10 +8,8 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from rllib_arpo.core.branching import BRANCHING_RULES, rules_with
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
 from rllib_arpo.learner.placement import SHARES_OF_PAIRS
-from rllib_arpo.options.option import Need, Reader
-from rllib_arpo.options.rules import shown
+from rllib_arpo.options.option import Need
 from rllib_arpo.options.tables import OPTIONS
-from rllib_arpo.validation.keys import OF_EVALUATION, USED, keyword
 from rllib_arpo.validation.resources import gpus_of_learners
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.transports import transfer_refusals
@@ -34,13 +32,6 @@ NEEDS_OF_RLLIB = {
         {"num_learners": 2, "num_gpus_per_learner": 0.5},
     ),
 }
-#: Keys that an env runner reads separately for training and for evaluation.
-_OF_PURPOSE = {"env", "env_config", "num_envs_per_env_runner", "seed"}
-#: The other settings of env runners and their engines. Evaluation on training's env runners cannot change them, except
-#: to a shorter context.
-_OF_ENV_RUNNER = {
-    *(name for name, option in OPTIONS.items() if option.reader is Reader.ENV_RUNNER), *USED,
-} - _OF_PURPOSE  # fmt: skip
 
 
 def check_combinations(config: AlgorithmConfig) -> None:
@@ -49,7 +40,7 @@ def check_combinations(config: AlgorithmConfig) -> None:
     Raises:
         ValueError: the first sentence that applies.
     """
-    found = [_of_options(config), _of_evaluation(config), _of_engine(config)]
+    found = [_of_options(config), _of_engine(config)]
     if not config.in_evaluation:
         found.append(_of_rllib(config))
         if transfer_backend(config.weight_sync):
@@ -82,20 +73,6 @@ def belongs_to_rules(name: str) -> Need:
 
 def _of_rllib(config: AlgorithmConfig) -> Iterator[str]:
     return (need.sentence(key, config) for key, need in NEEDS_OF_RLLIB.items() if not need.holds(config))
-
-
-def _of_evaluation(config: AlgorithmConfig) -> Iterator[str]:
-    """Sentences about settings that evaluation cannot change while it uses the env runners of training."""
-    if config.evaluation_num_env_runners:
-        return
-    for key, wanted in (config.evaluation_config or {}).items():
-        if key in _OF_ENV_RUNNER:
-            name, given = keyword(key), getattr(config, key)
-            if wanted > given if key == "max_context_tokens" else wanted != given:
-                yield (
-                    f"{OF_EVALUATION}{name}={shown(wanted)}: evaluation uses the env runners of training, with "
-                    f"{name}={shown(given)}; set evaluation_num_env_runners >= 1."
-                )
 
 
 def _of_engine(config: AlgorithmConfig) -> Iterator[str]:

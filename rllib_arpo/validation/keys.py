@@ -209,17 +209,15 @@ _PRIVATE = {
     "_train_batch_size_per_learner", "_env_to_module_connector", "_module_to_env_connector", "_learner_connector",
     "_learner_class", "_model_config", "_rl_module_spec",
 }  # fmt: skip
-#: Keys that `evaluation_config` may only repeat, because evaluation takes them from training or does not read them.
-SHARED = {name for name, option in OPTIONS.items() if option.reader is Reader.SHARED}
-UNREAD_IN_EVALUATION = {
-    *USED_IN_TRAINING, *(name for name, option in OPTIONS.items() if option.reader is Reader.TRAINING)
-}  # fmt: skip
-#: Options that an evaluation without forks does not read.
-UNREAD_WITHOUT_FORKS = {name for name, option in OPTIONS.items() if option.reader is Reader.FORKS}
-#: Options that greedy decoding does not read -> the value that describes it, or None.
-UNREAD_IF_GREEDY: dict[str, Any] = {
-    name: None for name, option in OPTIONS.items() if option.reader in (Reader.SAMPLING, Reader.FORKS)
-} | {"num_rollouts": 1, "num_initial_rollouts": 1, "branching": "never"}
+#: Key -> who reads it, of the options and of RLlib's keys that ARPO uses.
+READERS = (
+    {name: option.reader for name, option in OPTIONS.items()}
+    | dict.fromkeys(USED, Reader.ENV_RUNNER)
+    | dict.fromkeys(("env", "env_config", "num_envs_per_env_runner", "seed"), Reader.ROLLOUT)
+    | dict.fromkeys(USED_IN_TRAINING, Reader.TRAINING)
+)
+#: The values that describe greedy decoding.
+GREEDY = {"num_rollouts": 1, "num_initial_rollouts": 1, "branching": "never"}
 
 
 def keyword(key: str) -> str:
@@ -286,21 +284,30 @@ def _check_unchanged(config: AlgorithmConfig, key: str, name: str, value: Any, d
 
 def _check_read_in_evaluation(config: AlgorithmConfig) -> None:
     """A key of `evaluation_config` that evaluation does not read may only repeat training's value."""
-    explore = config.evaluation_config.get("explore", False)
-    SWITCH.check(f"{OF_EVALUATION}explore", explore)
+    SWITCH.check(f"{OF_EVALUATION}explore", config.evaluation_config.get("explore", False))
     for key, value in config.evaluation_config.items():
-        if key not in SHARED | UNREAD_IN_EVALUATION | UNREAD_IF_GREEDY.keys() or value == getattr(config, key):
-            continue
-        name = f"{OF_EVALUATION}{keyword(key)}={shown(value)}"
-        # These follow earlier questions, which training's configuration asks for.
-        follows = (key, value) == ("branch_threshold", AUTO)
-        follows |= key == "branching" and isinstance(value, str) and looks_back(value)
-        if key in SHARED or (explore and follows):
-            raise ValueError(f"{name}: evaluation takes it from training; set it outside evaluation_config.")
-        if key in UNREAD_IN_EVALUATION:
-            raise ValueError(f"{name}: evaluation does not read it; set it outside evaluation_config.")
-        if not explore and key in UNREAD_IF_GREEDY and value != UNREAD_IF_GREEDY[key]:
-            raise ValueError(f"{name}: greedy decoding does not read it; also set explore=True.")
-        forks = config.evaluation_config.get("branching", "never") != "never"
-        if not forks and key in UNREAD_WITHOUT_FORKS and value is not None:
-            raise ValueError(f"{name}: evaluation does not fork; also set branching.")
+        if value != getattr(config, key) and (reason := _why_unread(config, key, value)):
+            raise ValueError(f"{OF_EVALUATION}{keyword(key)}={shown(value)}: {reason}.")
+
+
+def _why_unread(config: AlgorithmConfig, key: str, value: Any) -> str | None:
+    """The reason why evaluation does not use this value, which differs from training's; None if it does."""
+    reader, given = READERS.get(key), getattr(config, key)
+    samples = config.evaluation_config.get("explore", False)
+    # These follow earlier questions, which training's configuration asks for.
+    follows = (key, value) == ("branch_threshold", AUTO)
+    follows |= key == "branching" and isinstance(value, str) and looks_back(value)
+    if reader is Reader.SHARED or (samples and follows):
+        return "evaluation takes it from training; set it outside evaluation_config"
+    if reader is Reader.TRAINING:
+        return "evaluation does not read it; set it outside evaluation_config"
+    if reader is Reader.ENV_RUNNER and not config.evaluation_num_env_runners:
+        is_shorter = key == "max_context_tokens" and isinstance(value, int) and value < given
+        of_training = f"evaluation uses the env runners of training, with {keyword(key)}={shown(given)}"
+        return None if is_shorter else f"{of_training}; set evaluation_num_env_runners >= 1"
+    if reader in (Reader.SAMPLING, Reader.FORKS) and not samples and value != GREEDY.get(key):
+        return "greedy decoding does not read it; also set explore=True"
+    forks = config.evaluation_config.get("branching", "never") != "never"
+    if reader is Reader.FORKS and not forks and value is not None:
+        return "evaluation does not fork; also set branching"
+    return None

@@ -98,9 +98,3 @@ def test_a_baseline_is_a_name_or_a_function(tmp_path, monkeypatch):
     for wrong, cause in causes.items():
         with pytest.raises(ValueError, match=rf"^baseline='{wrong}' cannot be imported \({cause}\)\.$"):
             rule.check("baseline", wrong)
-
-
-@pytest.mark.parametrize("credit", [name for name in CREDITS if name != "same_state"])
-def test_equal_returns_have_no_credit(credit):
-    """Except where only what is paid later counts, which differs between "0" and "1"."""
-    assert not np.any(credit_of(credit)(np.full(4, 0.1), TREE, LAYOUT, True))

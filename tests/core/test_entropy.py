@@ -15,7 +15,6 @@ from rllib_arpo.core.entropy import (
     entropy_factor,
     entropy_statistics,
     exact_entropy,
-    running_delta,
     turn_entropies,
     unique_entropies,
 )
@@ -75,15 +74,6 @@ def test_windows_of_unequal_length_are_compared_where_both_have_tokens(normaliza
     assert entropy_delta(short, np.array([]), 100, normalization) == 0.0
 
 
-def test_a_running_delta_by_hand():
-    # 2.0 and 1.0 over 1.2 nats a token: the sum of the rises is 0.6, their mean 0.3.
-    window = np.array([2.0, 1.0])
-    assert running_delta(window, 1.2, 1000) == pytest.approx(0.6 / math.log(1000), rel=1e-14)
-    assert running_delta(window, 1.2, 1000, "mean_log_vocab") == pytest.approx(0.3 / math.log(1000), rel=1e-14)
-    assert running_delta(window, 1.2, 1000, "vocab") == pytest.approx(0.6 / 1000, rel=1e-14)
-    assert running_delta(np.array([]), 1.2, 1000) == 0.0
-
-
 @pytest.mark.parametrize(
     ("coeff", "expected"),
     [
@@ -101,12 +91,6 @@ def test_the_factor_by_hand(coeff, expected):
     factor = entropy_factor(torch.tensor(entropies), statistics, coeff)
     # Of the order of the 1e-6 that is added to the standard deviation.
     np.testing.assert_allclose(factor, expected, rtol=4e-6)
-
-
-def test_the_statistics_are_those_of_all_questions_together():
-    # Deviations -2, -1, 0, 3 from the mean 3.
-    statistics = entropy_statistics([np.array([1.0, 6.0]), np.array([]), np.array([2.0, 3.0])])
-    assert statistics == MeanAndStd(mean=3.0, std=pytest.approx(np.sqrt(14 / 3)))
 
 
 @pytest.mark.parametrize("entropies", [[], [0.7], [0.1] * 3])

@@ -2,9 +2,14 @@
 
 import pytest
 
-from rllib_arpo.validation.keys import SHARED, UNREAD_IF_GREEDY, UNREAD_IN_EVALUATION, UNREAD_WITHOUT_FORKS, keyword
+from rllib_arpo.options.option import Reader
+from rllib_arpo.validation.keys import READERS, keyword
 from tests.helpers.configs import small_config
 from tests.validation.refusals import message
+
+
+def read_by(*readers: Reader) -> set[str]:
+    return {key for key, reader in READERS.items() if reader in readers}
 
 
 def test_evaluation_is_greedy_and_never_forks(model_folder):
@@ -30,22 +35,23 @@ def test_a_whole_configuration_for_evaluation_is_refused(model_folder):
 
 
 def test_a_key_that_evaluation_does_not_read_or_takes_from_training_may_only_be_repeated(model_folder):
-    assert {"lr", "num_learners", "num_epochs", "kl_coeff", "log_sys_usage", "max_weight_lag"} <= UNREAD_IN_EVALUATION
+    shared, unread = (read_by(reader) for reader in (Reader.SHARED, Reader.TRAINING))
+    assert {"lr", "num_learners", "num_epochs", "kl_coeff", "log_sys_usage", "max_weight_lag"} <= unread
     # With engines of its own as well: one that could not sleep, or take the learner's weights, would end the run late.
-    assert {"weight_sync", "sleep_level", "lora"} == SHARED
+    assert {"weight_sync", "sleep_level", "lora"} == shared
     # An `evaluation_config` in itself would have no end.
-    keys, config = SHARED | UNREAD_IN_EVALUATION, small_config(model_folder)
+    keys, config = shared | unread, small_config(model_folder)
     config.evaluation_config = {key: getattr(config, key) for key in keys - {"evaluation_config"}}
     config.validate()
     for key in keys:
         config.evaluation_config = {key: "another"}
-        reason = "evaluation takes it from training" if key in SHARED else "evaluation does not read it"
+        reason = "evaluation takes it from training" if key in shared else "evaluation does not read it"
         assert message(config) == (
             f"evaluation_config: {keyword(key)}='another': {reason}; set it outside evaluation_config."
         )
 
 
-@pytest.mark.parametrize("key", [*UNREAD_IF_GREEDY])
+@pytest.mark.parametrize("key", sorted(read_by(Reader.SAMPLING, Reader.FORKS)))
 def test_a_key_that_greedy_decoding_does_not_read_is_refused(model_folder, key):
     config = small_config(model_folder)
     config.evaluation_config = {key: "another"}
@@ -54,6 +60,6 @@ def test_a_key_that_greedy_decoding_does_not_read_is_refused(model_folder, key):
     )
     config.evaluation_config["explore"] = True
     without_forks = f"evaluation_config: {key}='another': evaluation does not fork; also set branching."
-    assert (message(config) == without_forks) == (key in UNREAD_WITHOUT_FORKS)
+    assert (message(config) == without_forks) == (key in read_by(Reader.FORKS))
     config.evaluation_config = {"branching": "threshold"} | config.evaluation_config
     assert "; also set " not in message(config)
