@@ -92,11 +92,6 @@ def overlong_penalty(num_generated: int, max_response_tokens: int, overlong_buff
     return -min(max(excess / overlong_buffer_tokens, 0.0), 1.0)
 
 
-def _uniform_factors(layout: TreeLayout) -> np.ndarray:
-    """1 for every leaf."""
-    return np.ones(len(layout.leaves))
-
-
 def _branch_factors(layout: TreeLayout) -> np.ndarray:
     """L times the leaf's share; every node divides its own share equally among its branches.
 
@@ -121,7 +116,7 @@ def _branch_factors(layout: TreeLayout) -> np.ndarray:
 #: name -> `layout -> factor[L]`; the factors of a question add up to L. "uniform" is ARPO's default and biased
 #: (docs/limits.md, "The gradient").
 LEAF_WEIGHTINGS: dict[str, Callable[[TreeLayout], np.ndarray]] = {
-    "uniform": _uniform_factors,
+    "uniform": lambda layout: np.ones(len(layout.leaves)),
     "branch": _branch_factors,
 }
 

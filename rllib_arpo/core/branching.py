@@ -108,16 +108,6 @@ def _depth(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator
     return params.branch_width if node.depth == params.branch_depth else 0
 
 
-def _always(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
-    """All Z children at every node; `budget_allocation` chooses the nodes (AT2PO's top k, arXiv 2601.04767)."""
-    return params.branch_width
-
-
-def _never(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
-    """Trajectory-level sampling: GRPO and its relatives."""
-    return 0
-
-
 def _threshold_chance(node: NodeEvidence, params: BranchingParams) -> float:
     # The rule draws no random number.
     return float(_threshold(node, params, np.random.default_rng(0)) > 0)
@@ -165,8 +155,10 @@ BRANCHING_RULES: dict[str, BranchingRule] = {
         looks_back=True,
     ),
     "depth": BranchingRule(_depth, "at tool response {branch_depth} of a path", options=("branch_depth",)),
-    "always": BranchingRule(_always, "at every node", is_choosy=False),
-    "never": BranchingRule(_never, "nowhere", is_choosy=False),
+    # `budget_allocation` chooses the nodes (AT2PO's top k, arXiv 2601.04767).
+    "always": BranchingRule(lambda node, params, rng: params.branch_width, "at every node", is_choosy=False),
+    # Trajectory-level sampling: GRPO and its relatives.
+    "never": BranchingRule(lambda node, params, rng: 0, "nowhere", is_choosy=False),
 }
 
 

@@ -82,11 +82,6 @@ def longest_path(tree: QuestionTree) -> int:
     return max((trajectory.num_path_turns for trajectory in tree.trajectories), default=0)
 
 
-def fork_places(tree: QuestionTree) -> list[tuple[str | None, int]]:
-    """(parent, number of turns above) of each fork; forks of one node have the same pair."""
-    return [(fork.parent, fork.num_inherited_turns) for fork in tree.forks()]
-
-
 def tool_calls(tree: QuestionTree) -> list[ToolCall]:
     """The executed calls; a shared one appears once."""
     return [turn.tool_call for turn in tree.turns() if turn.tool_call is not None]

@@ -1,8 +1,9 @@
 """Keeps measurements of the last questions, which give the next ones their baseline of dH and tau (docs/design.md)."""
 
+import itertools
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -62,22 +63,6 @@ class RolloutReference:
 NO_HISTORY = RolloutReference()
 
 
-def entropy_levels(questions: Iterable[Mapping[str, Sequence[float]]]) -> RolloutReference:
-    """The mean levels of some questions; a window counts once, however many tokens it has.
-
-    Args:
-        questions: `EarlierQuestion.levels` of each.
-    """
-    found = _joined((tool, level) for question in questions for tool, own in question.items() for level in own)
-    levels = {tool: np.array(values) for tool, values in found.items()}
-    if not levels:
-        return NO_HISTORY
-    return RolloutReference(
-        by_tool={tool: float(values.mean()) for tool, values in levels.items()},
-        after_tool=float(np.concatenate(list(levels.values())).mean()),
-    )
-
-
 class RolloutHistory:
     """The measurements of the last questions, in their order.
 
@@ -93,17 +78,22 @@ class RolloutHistory:
         self._questions.extend(questions)
 
     def reference(self, share: float | None = None, *, by_depth: bool = False) -> RolloutReference:
-        """The reference for the next questions.
+        """The reference for the next questions; a window counts once, however many tokens it has.
 
         Args:
             share: the share of responses that exceed `RolloutReference.rise`, in (0, 1); None: `rise` is None.
             by_depth: whether to fill in `RolloutReference.rises_at`.
         """
-        rises = [rise for question in self._questions for rise in question.rises]
-        depths = [depth for question in self._questions for depth in question.depths]
-        return replace(
-            entropy_levels(question.levels for question in self._questions),
-            rise=float(np.quantile(rises, 1.0 - share)) if rises and share is not None else None,
+        questions = self._questions
+        levels = _joined((tool, level) for one in questions for tool, own in one.levels.items() for level in own)
+        if not levels:
+            return NO_HISTORY
+        rises = [rise for question in questions for rise in question.rises]
+        depths = [depth for question in questions for depth in question.depths]
+        return RolloutReference(
+            by_tool={tool: float(np.mean(values)) for tool, values in levels.items()},
+            after_tool=float(np.mean(list(itertools.chain(*levels.values())))),
+            rise=None if share is None else float(np.quantile(rises, 1.0 - share)),
             rises_at=_joined(zip(depths, rises, strict=True)) if by_depth else {},
         )
 

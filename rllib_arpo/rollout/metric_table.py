@@ -12,7 +12,6 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from rllib_arpo.core.figures import (
     ExaminedNode,
     examined_nodes,
-    fork_places,
     initial_entropies,
     is_solved,
     longest_path,
@@ -97,6 +96,10 @@ def _fork_depths(tree: QuestionTree) -> list[int]:
     return [fork.num_inherited_turns for fork in tree.forks()]
 
 
+def _forked_nodes(tree: QuestionTree) -> list[int]:
+    return [len({(fork.parent, fork.num_inherited_turns) for fork in tree.forks()})]
+
+
 _REWARD = "reward per TRAJECTORY (RLlib's own sum over agents would be M times that)"
 _LENGTH = "turns on the longest path of each question"
 _LEVELS = "nats a token, means over the windows of trajectories from the prompt"
@@ -162,7 +165,7 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
         each(lambda t: [len(t.forks())]),
         console=("forks", "4.1f"),
     ),
-    Metric("fork_events_per_question", FORKS, "nodes that have children", each(lambda t: [len(set(fork_places(t)))])),
+    Metric("fork_events_per_question", FORKS, "nodes that have children", each(_forked_nodes)),
     Metric(
         "fork_rate",
         FORKS,
@@ -244,19 +247,16 @@ TOOL_METRICS: tuple[Metric[ToolUse], ...] = (
 )
 
 
-def _turns(question: SampledQuestion) -> int:
-    return num_turns(question.tree)
-
-
 def total(value: Callable[[SampledQuestion], float]) -> Callable[[Batch], float]:
     """The sum of a value over all questions that were sampled for a batch."""
     return lambda batch: sum(map(value, batch.asked))
 
 
-def _lifetime(
-    name: str, value: Callable[[SampledQuestion], float], group: str | None = ROLLOUT, label: str = ""
-) -> Metric[Batch]:
-    return Metric(name, group, "the same since the run began", total(value), label, reduce="lifetime_sum")
+_turns = total(lambda question: num_turns(question.tree))
+
+
+def _lifetime(name: str, of: Callable[[Batch], float], group: str | None = ROLLOUT, label: str = "") -> Metric[Batch]:
+    return Metric(name, group, "the same since the run began", of, label, reduce="lifetime_sum")
 
 
 #: Metrics of training only.
@@ -274,13 +274,13 @@ BATCH_METRICS: tuple[Metric[Batch], ...] = (
         "updates between the weights that sampled the oldest token and the weights being trained",
         lambda batch: batch.weight_lag,
     ),
-    Metric("num_env_steps_sampled", ROLLOUT, _TURNS, total(_turns), reduce="sum"),
-    Metric(f"num_module_steps_sampled/{DEFAULT_MODULE_ID}", None, _TURNS, total(_turns), reduce="sum"),
+    Metric("num_env_steps_sampled", ROLLOUT, _TURNS, _turns, reduce="sum"),
+    Metric(f"num_module_steps_sampled/{DEFAULT_MODULE_ID}", None, _TURNS, _turns, reduce="sum"),
     _lifetime("num_env_steps_sampled_lifetime", _turns),
     _lifetime(f"num_module_steps_sampled_lifetime/{DEFAULT_MODULE_ID}", _turns, group=None),
-    _lifetime("num_episodes_lifetime", lambda q: 1),
-    _lifetime("generated_tokens_lifetime", lambda q: q.num_generated_tokens),
-    _lifetime("tool_calls_executed_lifetime", lambda q: len(tool_calls(q.tree)), PROGRESS, "tool calls so far"),
+    _lifetime("num_episodes_lifetime", total(lambda q: 1)),
+    _lifetime("generated_tokens_lifetime", total(lambda q: q.num_generated_tokens)),
+    _lifetime("tool_calls_executed_lifetime", total(lambda q: len(tool_calls(q.tree))), PROGRESS, "tool calls so far"),
 )
 
 #: The names under `env_runners/` that ARPO reports, in training and evaluation: metrics, and the groups above them.
