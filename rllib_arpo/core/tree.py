@@ -21,7 +21,6 @@ class StopReason(enum.StrEnum):
     ANSWER = "answer"
     NO_ANSWER = "no_answer"
     TOKEN_LIMIT = "token_limit"
-    TIME_LIMIT = "time_limit"
     TOOL_CALL_LIMIT = "tool_call_limit"
     MALFORMED_CALL = "malformed_call"
     WORLD_ENDED = "world_ended"

@@ -272,14 +272,6 @@ ADAPTIVE_ROLLOUT = {
         "seconds after which a question's unfinished trajectories are cut off; they keep their complete turns.",
         POSITIVE,
     ),
-    "deadline_reward": option(
-        None,
-        "reward that the last turn also earns if the deadline cuts a trajectory off (`stop/time_limit`). With None "
-        "such a trajectory is left out of group mean and loss (`stop/deadline`). With a number it is still left out "
-        "if it has no complete turn of its own, if a fork that counts shares its last turn, or if it is a fork whose "
-        "first turn was not answered.",
-        optional(FINITE),
-    ),
     "on_bad_row": option(
         "raise",
         'if a row cannot be asked (no answer, prompt too long), "raise" ends the run and names file and row; "skip" '

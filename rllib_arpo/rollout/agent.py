@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from rllib_arpo.core.tree import MASKED_STOP_REASONS, ForkDecision, StopReason, Trajectory, Turn, TurnTimes
+from rllib_arpo.core.tree import ForkDecision, StopReason, Trajectory, Turn, TurnTimes
 from rllib_arpo.engine.engine import Finished
 from rllib_arpo.envs.forkable_env import StepInfo
 
@@ -41,15 +40,6 @@ class Agent:
     def num_path_turns(self) -> int:
         return self.num_inherited_turns + len(self.turns)
 
-    @property
-    def counts(self) -> bool:
-        return self.stop is not None and self.stop.stop_reason not in MASKED_STOP_REASONS
-
-    def path(self, num_turns: int | None = None) -> list[Turn]:
-        """All turns from the prompt, inherited ones included, or the first `num_turns` of them."""
-        inherited = [] if self.parent is None else self.parent.path(self.num_inherited_turns)
-        return (inherited + self.turns)[:num_turns]
-
     def decision(self, num_turns: int) -> ForkDecision | None:
         """The decision at the node below `num_turns` turns of the path, even if an ancestor owns the node."""
         owner = self
@@ -63,27 +53,6 @@ class Agent:
         while (above := self.decision(num_turns - 1 - count)) is not None and above.children:
             count += 1
         return count
-
-    def stop_at_deadline(self, reward: float | None, agents: Iterable[Agent]) -> None:
-        """[6] masks an unfinished trajectory, or gives its last turn the reward set for this case.
-
-        It always masks a trajectory without a turn of its own, since its ancestors' tokens would get the reward; one
-        whose last turn a fork that counts has inherited, since the fork would get the reward as well; and a fork whose
-        first turn was not answered, since the environment has not yet confirmed that it equals its parent.
-
-        Args:
-            agents: all agents of the question; this one's forks have been stopped before.
-        """
-        if self.stop is not None:
-            return
-        times = self.turns[0].times if self.turns else None
-        unverified = self.parent is not None and times is not None and times.answered is None
-        shared = any(turn is self.turns[-1] for a in agents if self.turns and a.counts for turn in a.path())
-        if reward is None or not self.turns or shared or unverified:
-            self.stop = StepInfo(stop_reason=StopReason.DEADLINE)
-        else:
-            self.stop = StepInfo(stop_reason=StopReason.TIME_LIMIT)
-            self.turns[-1] = replace(self.turns[-1], reward=self.turns[-1].reward + reward)
 
     def finished(self) -> Trajectory:
         stop = self.stop

@@ -44,7 +44,6 @@ class RolloutSettings:
     seed: int
     budget_allocation: str = "first_come"
     deterministic: bool = False
-    deadline_reward: float | None = None
     on_bad_row: str = "raise"
     entropy_baseline: str = "initial"
     pre_monitoring_sensitivity: float | None = None

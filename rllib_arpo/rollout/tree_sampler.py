@@ -99,8 +99,8 @@ class TreeSampler:
                 raise
             if not self._agents:
                 raise TimeoutError(f"{self._name()} could not be reset in time.") from error
-            for agent in reversed(self._agents.values()):
-                agent.stop_at_deadline(self._settings.deadline_reward, self._agents.values())
+            for agent in self._agents.values():
+                agent.stop = agent.stop or StepInfo(stop_reason=StopReason.DEADLINE)
         return self._sampled(str(question_id))
 
     def _sampled(self, question_id: str) -> SampledQuestion:

@@ -39,15 +39,6 @@ def plan(function, episodes) -> QuestionBatch:
     return QuestionBatch.plan(apply_user_connectors([Piece(function)], episodes), config)
 
 
-def test_a_dropped_question_leaves_the_plan_of_the_others():
-    left, dropped = episode("a", 1.0, 0.0), episode("b", 1.0, 1.0)
-    batch = plan(lambda episodes: episodes.remove(dropped), [left, dropped])
-    assert batch.episodes == [left]
-    whole = plan(lambda episodes: None, [left])
-    assert batch.minibatches == whole.minibatches
-    assert batch.statistics == whole.statistics
-
-
 def test_shaped_rewards_are_those_of_the_statistics():
     def shape(episodes):
         for one in episodes:
@@ -62,15 +53,6 @@ def test_shaped_rewards_are_those_of_the_statistics():
     assert plan(shape_a_copy, [question]).statistics.mean == pytest.approx((1.0 + 5.0 + 0.0) / 3)
     assert question.tree.return_of("1") == 0.0
     assert plan(shape, [question]).statistics.mean == pytest.approx((1.0 + 5.0 + 0.0) / 3)
-
-
-def test_a_dropped_trajectory_is_neither_in_the_denominator_nor_in_the_statistics():
-    def drop(episodes):
-        del episodes[0].agent_episodes["1"]
-
-    batch = plan(drop, [episode("a", 1.0, 7.0)])
-    assert batch.statistics.mean == pytest.approx(0.5)
-    assert batch.minibatches == plan(lambda _: None, [episode("a", 1.0)]).minibatches
 
 
 def remake(episodes):

@@ -126,6 +126,21 @@ def test_attribution_by_hand():
     np.testing.assert_allclose(hard.weight, [3.5, 2.5, 0.5], rtol=1e-14)
 
 
+def test_offsets_to_go_by_hand():
+    """ "0" and its fork share a turn that pays 0.5; the first turn of "1" pays 0.2, and "1" counts 2."""
+    tree = make_tree(
+        [1],
+        [
+            make_trajectory("0", [make_turn([2], [3], reward=0.5), make_turn([4])]),
+            make_trajectory("1", [make_turn([5], [3], reward=0.2), make_turn([6])]),
+            make_trajectory("0.0", [make_turn([7])], num_inherited_turns=1),
+        ],
+    )
+    offsets = to_go_offsets(tree, depth_first_layout(tree), np.array([1.0, 1.0, 2.0]), scale=2.0)
+    # In the order 0, its end, 0.0, 1, its end; the mean at the second turns is 0.35.
+    np.testing.assert_allclose(offsets, [0.0, 0.075, 0.075, 0.0, -0.075], atol=1e-15)
+
+
 @settings(max_examples=200, deadline=None)
 @example(make_tree([1], [make_trajectory("0", [make_turn([2])], stop_reason=StopReason.DEADLINE)]))
 @given(trees(max_roots=4, max_forks=8, masked_probability=0.1, paid_turn_probability=0.6))

@@ -18,7 +18,7 @@ FORKED = make_tree(
         make_trajectory("0", [make_turn([3], [4], reward=0.5, times=TurnTimes(0.5, 1.0, 2.5)), make_turn([5])], 1.0),
         make_trajectory("1", [make_turn([6, 7])], -1.0, stop_reason=StopReason.MALFORMED_CALL),
         make_trajectory("0.0", [make_turn([8, 9])], 1.0, num_inherited_turns=1),
-        make_trajectory("2", [], stop_reason=StopReason.TIME_LIMIT),
+        make_trajectory("2", [], stop_reason=StopReason.TOKEN_LIMIT),
     ],
 )
 

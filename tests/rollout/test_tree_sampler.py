@@ -17,11 +17,6 @@ from tests.rollout.conftest import ended, settings
 LOW, HIGH = 1.0, 3.0
 #: What has been read and written behind the first response, of a root that begins with token 10.
 NODE = (*PROMPT, 10, TOOL, 50, 0)
-#: Three trajectories, of which those cost something that the deadline cuts off.
-DEADLINE = {
-    "num_rollouts": 3, "num_initial_rollouts": 2, "question_deadline_s": 2.0, "deadline_reward": -1.0,
-    "max_context_tokens": 10**7, "max_response_tokens": 10**7,
-}  # fmt: skip
 
 
 def test_rise_after_a_tool_forks_once_and_the_parent_goes_on(sample_tree):
@@ -97,26 +92,14 @@ def test_decisions_look_at_the_window_where_all_entropies_are_recorded(sample_tr
     assert entropies[1] == [[LOW, LOW], [0.5, 0.75], [HIGH, HIGH]]
 
 
-@pytest.mark.parametrize(
-    ("deadline_reward", "ending", "counts", "returns"),
-    [(None, "deadline", False, [0.0, 0.0]), (-0.5, "time_limit", True, [0.0, -0.5])],
-)
-def test_deadline_ends_only_who_has_not_ended(sample_tree, deadline_reward, ending, counts, returns):
-    script = {PROMPT: [answer(10), tool(11)]}
-    sampled = sample_tree(
-        script,
-        {"delays": {("1", 0): 60.0}},
-        num_rollouts=2,
-        num_initial_rollouts=2,
-        question_deadline_s=0.3,
-        deadline_reward=deadline_reward,
-    )
+def test_deadline_ends_only_who_has_not_ended(sample_tree):
+    changes = {"num_rollouts": 2, "num_initial_rollouts": 2, "question_deadline_s": 0.3}
+    sampled = sample_tree({PROMPT: [answer(10), tool(11)]}, {"delays": {("1", 0): 60.0}}, **changes)
     assert sampled.shape() == {
         "0": (None, 0, [(10, ANSWER)], "answer"),
-        "1": (None, 0, [(11, TOOL)], ending),
+        "1": (None, 0, [(11, TOOL)], "deadline"),
     }
-    assert [t.counts for t in sampled.tree.trajectories] == [True, counts]
-    assert sampled.tree.returns().tolist() == returns
+    assert [t.counts for t in sampled.tree.trajectories] == [True, False]
     # The turn is whole, but the environment did not answer.
     assert [t.turns[0].times.answered is None for t in sampled.tree.trajectories] == [False, True]
 
@@ -126,36 +109,6 @@ def test_progress_has_the_tokens_and_the_tools_in_flight_also_of_those_that_a_de
     env_config = {"delays": {("0", 1): 60.0}}
     sampled = sample_tree(script, env_config, num_rollouts=1, branching="never", question_deadline_s=0.3)
     assert sampled.progress == [{"tokens": 2}, {"tools": 1}, {"tools": -1}] * 2
-
-
-@pytest.mark.parametrize(
-    ("of_root", "of_fork", "endings", "returns"),
-    [
-        # "0" waits for its second tool: the penalty is for what "0" sampled alone.
-        (tool(20, HIGH), ScriptedReply([21] * 10**6), ["time_limit", "deadline", "answer"], [-1.0, 0.0, 1.0]),
-        (tool(20, HIGH), tool(21), ["time_limit", "deadline", "answer"], [-1.0, 0.0, 1.0]),
-        # "0" is still in the turn at which it was forked: its last whole turn is that of "0.0" as well.
-        (ScriptedReply([20] * 10**6, HIGH), answer(21), ["deadline", "answer", "answer"], [0.0, 1.0, 1.0]),
-        (
-            ScriptedReply([20] * 10**6, HIGH),
-            ScriptedReply([21] * 10**6),
-            ["time_limit", "deadline", "answer"],
-            [-1.0, -1.0, 1.0],
-        ),
-    ],
-    ids=["in its first turn", "its first turn is not answered", "the fork counts", "the fork is masked"],
-)
-def test_a_fork_does_not_pay_for_the_deadline_of_its_parent(sample_tree, of_root, of_fork, endings, returns):
-    """A fork without an answered turn is masked whatever the deadline costs."""
-    script = {PROMPT: [tool(10), answer(11)], NODE: [of_root, of_fork]}
-    env_config = {"delays": {("0", 1): 60.0, ("0.0", 1): 60.0}, "rewards": {"0.0": 1.0, "1": 1.0}}
-    sampled = sample_tree(script, env_config, **DEADLINE)
-    trajectories = sampled.tree.by_id()
-    assert [str(trajectories[agent].stop_reason) for agent in ("0", "0.0", "1")] == endings
-    assert [sampled.tree.return_of(agent) for agent in ("0", "0.0", "1")] == returns
-    assert [trajectories[agent].counts for agent in ("0", "0.0", "1")] == [e != "deadline" for e in endings]
-    assert len(trajectories["0"].turns) == (2 if of_root == tool(20, HIGH) else 1)
-    assert trajectories["0"].turns[-1].observation.tolist() == ([] if len(trajectories["0"].turns) == 2 else [50, 0])
 
 
 def test_limits_bound_every_request(sample_tree):

@@ -46,7 +46,7 @@ FORKS = {"explore": True, "branching": "threshold"}
     [
         {},
         # None where it means "off".
-        {"grad_clip": None, "log_gradients": False, "seed": None, "adam_betas": [0, 0.99], "deadline_reward": None},
+        {"grad_clip": None, "log_gradients": False, "seed": None, "adam_betas": [0, 0.99]},
         {"consecutive_fork_penalty": 0.1, "budget_allocation": "ranked"},
         {"random_fork_probability": 0.3, "branching": "random", "budget_allocation": "random_over_tree"},
         # "never" switches all of it off, for baselines.

@@ -44,27 +44,15 @@ def test_an_unknown_keyword_is_refused_in_one_sentence(method, keyword, question
     assert str(raised.value) == f"{method}: {keyword!r} is not a keyword of this method.{question}"
 
 
-def test_no_name_stands_in_two_tables():
+def test_a_name_stands_for_one_option_which_neither_rllib_nor_a_method_has():
     assert len(OPTIONS) == sum(len(method.options) for method in METHODS.values())
+    assert set(vars(ARPOConfig())) - set(vars(AlgorithmConfig())) == set(OPTIONS)
+    assert not OPTIONS.keys() & set(dir(ARPOConfig))
 
 
 def test_defaults_are_a_configurations_own():
     ARPOConfig().engine_kwargs["seed"] = 1
     assert ARPOConfig().engine_kwargs == {}
-    assert (ARPOConfig().num_rollouts, ARPOConfig().adam_betas, ARPOConfig().sharding) == (16, (0.9, 0.95), "none")
-
-
-def test_what_is_no_option_is_rllibs():
-    assert set(vars(ARPOConfig())) - set(vars(AlgorithmConfig())) == set(OPTIONS)
-
-
-def test_setters_take_search_spaces():
-    config = ARPOConfig().adaptive_rollout(num_rollouts=tune.grid_search([4, 8]))
-    assert config.num_rollouts == {"grid_search": [4, 8]}
-
-
-def test_no_option_shadows_a_method_of_the_configuration():
-    assert not OPTIONS.keys() & set(dir(ARPOConfig))
 
 
 def test_paths_are_absolute_as_soon_as_they_are_set(tmp_path, monkeypatch):
