@@ -1,21 +1,20 @@
-"""Writes tables and methods that follow from declarations into the files where people and editors read them.
+"""Writes lists and methods that follow from declarations into the files where people and editors read them.
 
     make generated
 
-A page gets the table NAME of `TABLES` below its line `<!-- table: NAME -->`, docs/evidence.md gets the tables of
-studies, and `rllib_arpo/options/methods.py` the methods of `ARPOConfig`.
+A page gets the list NAME of `LISTS` below its line `<!-- list: NAME -->`, and `rllib_arpo/options/methods.py` the
+methods of `ARPOConfig`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
-from release.evidence import documents
-from rllib_arpo.core.metric import metric_rows
+from rllib_arpo.core.metric import metric_lines
 from rllib_arpo.learner.metrics import NUM_ALARMS, UPDATE_METRICS
-from rllib_arpo.options.option import Method, Option, Reader
+from rllib_arpo.options.option import Method
 from rllib_arpo.options.tables import METHODS, OPTIONS
 from rllib_arpo.rollout.metric_table import BATCH_METRICS, ROLLOUT_METRICS, TOOL_METRICS
 
@@ -43,15 +42,15 @@ class OptionMethods(AlgorithmConfig):
 
 #: The options to choose first -> advice on the value to begin with.
 FIRST_OPTIONS = {
-    "num_rollouts": "Take more if few questions have returns that differ.",
+    "num_rollouts": "M. Take more if few questions have returns that differ.",
     "num_initial_rollouts": (
-        "Take 2 of 16 if calls cost more than tokens and decisions come late. The paper has 8 of 16 "
+        "N. Take 2 of 16 if calls cost more than tokens and decisions come late. The paper has 8 of 16 "
         "([why](algorithm.md#which-responses-are-forked))."
     ),
-    "branch_width": 'Take `"wide"` with few initial rollouts, otherwise 1.',
+    "branch_width": 'Z. Take `"wide"` with few initial rollouts, otherwise 1.',
     "branch_threshold": (
-        '0.5 forks at any rise of the entropy; `"auto"` follows the run. '
-        "[`rllib-arpo entropy`](evaluate.md#the-entropy) shows beforehand how many responses a value would fork."
+        "tau. 0.5 forks at any rise of the entropy. [`rllib-arpo entropy`](evaluate.md#the-entropy) shows beforehand "
+        'how many responses a value would fork; `"auto"` follows the run.'
     ),
     "max_tool_calls": "Set it well above the needs of a good solution; 3 is too few for most agents.",
 }
@@ -76,57 +75,35 @@ def method_source(name: str, method: Method) -> str:
     return "\n".join(lines)
 
 
-def option_rows(method: Method) -> list[str]:
-    """The last column is left out if an evaluation has no value of its own for any of these options."""
-    in_evaluation = any(option.reader is not Reader.TRAINING for option in method.options.values())
-    header = ["option", "default", "meaning", "in evaluation"]
-    rows = [header, ["---"] * len(header), *map(_row, method.options, method.options.values())]
-    return [f"| {' | '.join(cells if in_evaluation else cells[:-1])} |" for cells in rows]
+def option_line(name: str, words: str) -> str:
+    default = OPTIONS[name].default
+    return f"- `{name}`: {words}" if callable(default) else f"- `{name}` (`{default!r}`): {words}"
 
 
-def _row(name: str, option: Option) -> list[str]:
-    default = "" if callable(option.default) else f"`{option.default!r}`"
-    return [f"`{name}`", default, option.doc, option.reader.value]
+def option_lines(method: Method) -> list[str]:
+    return [option_line(name, option.doc) for name, option in method.options.items()]
 
 
-def first_rows(advice: Mapping[str, str]) -> list[str]:
-    """Args: `advice`: option -> the words in its row."""
-    rows = [f"| `{name}` | `{OPTIONS[name].default!r}` | {words} |" for name, words in advice.items()]
-    return ["| option | default | begin with |", "|---|---|---|", *rows]
-
-
-def metric_table(place: str, rows: list[str]) -> list[str]:
-    return [f"| under `{place}` | is |", "|---|---|", *rows]
-
-
-#: Name -> the lines of the table.
-TABLES: dict[str, list[str]] = {
-    "rollout": metric_table(
-        "env_runners/", [*metric_rows(ROLLOUT_METRICS), *metric_rows(TOOL_METRICS, "tools/<name>/")]
-    ),
-    "batch": metric_table("env_runners/", metric_rows(BATCH_METRICS)),
-    "update": metric_table("learners/default_policy/", [*metric_rows(UPDATE_METRICS), *metric_rows([NUM_ALARMS])]),
-    "first": first_rows(FIRST_OPTIONS),
-    **{name: option_rows(method) for name, method in METHODS.items()},
+#: Name -> the lines of the list.
+LISTS: dict[str, list[str]] = {
+    "rollout": [*metric_lines(ROLLOUT_METRICS), *metric_lines(TOOL_METRICS, "tools/<name>/")],
+    "batch": metric_lines(BATCH_METRICS),
+    "update": [*metric_lines(UPDATE_METRICS), *metric_lines([NUM_ALARMS])],
+    "first": [option_line(name, words) for name, words in FIRST_OPTIONS.items()],
+    **{name: option_lines(method) for name, method in METHODS.items()},
 }
-_TABLE = re.compile(r"^<!-- table: (.+) -->\n(?:\|.*\n)*", re.MULTILINE)
+_LIST = re.compile(r"^<!-- list: (.+) -->\n(?:- .*\n)*", re.MULTILINE)
 
 
-def with_tables(text: str) -> str:
-    """The page with its tables written anew."""
-
-    def written(found: re.Match[str]) -> str:
-        lines = documents.table(found[1]) if "|" in found[1] else TABLES[found[1]]
-        return "\n".join([f"<!-- table: {found[1]} -->", *lines, ""])
-
-    return _TABLE.sub(written, text)
+def with_lists(text: str) -> str:
+    """The page with its lists written anew."""
+    return _LIST.sub(lambda found: "\n".join([f"<!-- list: {found[1]} -->", *LISTS[found[1]], ""]), text)
 
 
 #: File -> the function that turns its text into the new one.
 GENERATED: dict[str, Callable[[str], str]] = {
-    "docs/watch.md": with_tables,
-    "docs/settings.md": with_tables,
-    "docs/evidence.md": with_tables,
+    "docs/watch.md": with_lists,
+    "docs/settings.md": with_lists,
     "rllib_arpo/options/methods.py": methods_file,
 }
 

@@ -1,6 +1,15 @@
 """verifiers 0.4: the tasks of its tasksets as rows, and worlds with their tools and rewards, in another Python.
 
-Its pins (openai < 3, mcp == 2.0.0) conflict with this package's. `far_verifiers.py` runs there.
+Its pins (openai < 3, mcp == 2.0.0) conflict with this package's. `far_verifiers.py` runs there. The model gets the
+tools of a task, and the weighted sum of its rewards. Tools of a task fork by copy; those of the whole taskset are
+shared.
+
+    python3.12 -m venv /opt/vf
+    /opt/vf/bin/pip install verifiers==0.4.0 my-taskset
+
+    write_rows("tasks.jsonl", "my-taskset", python="/opt/vf/bin/python", number=1000)  # once
+    world = {"verifiers": {"taskset": "my-taskset", "python": "/opt/vf/bin/python"}}
+    env_config = {"task": "rows", "path": "tasks.jsonl", "protocol": "function_calling", "world": world}
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class Metric(Generic[Source]):
     Attributes:
         name: its path in its part of the result, such as "entropy/delta" below `env_runners`.
         group: its section in MLflow; None: MLflow does not get it, since it repeats another metric.
-        words: its meaning, for the documentation. Neighbours with the same words share a row.
+        words: its meaning, for the documentation. Neighbours with the same words share a line.
         of: computes it; if this returns None (a mean over nothing), the result lacks the metric.
         label: its name within the group; "": its path, with spaces. Metrics of a tool have neither label nor group.
         reduce: how RLlib reduces it, if it is below `env_runners`. "mean": keeps the last value; "sum": sums over the
@@ -58,10 +58,10 @@ def measure(metrics: Iterable[Metric[Source]], source: Source, prefix: str = "")
     return {name: value for name, value in values if value is not None}
 
 
-def metric_rows(metrics: Sequence[Metric[Source]], prefix: str = "") -> list[str]:
-    """Rows of a Markdown table: the names of metrics after `prefix`, and their meaning."""
+def metric_lines(metrics: Sequence[Metric[Source]], prefix: str = "") -> list[str]:
+    """Lines of a Markdown list: the names of metrics after `prefix`, and their meaning."""
     return [
-        f"| {', '.join(f'`{prefix}{metric.name}`' for metric in neighbours)} | {words} |"
+        f"- {', '.join(f'`{prefix}{metric.name}`' for metric in neighbours)}: {words}"
         for words, neighbours in groupby(metrics, key=lambda metric: metric.words)
     ]
 

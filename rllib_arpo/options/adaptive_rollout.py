@@ -87,10 +87,9 @@ ADAPTIVE_ROLLOUT = {
     ),
     "branching": option(
         FORK_RULE.branching,
-        'which tool responses fork. "threshold": those with P > tau. "probability": each with probability P. "random" '
-        '(control): each with `random_fork_probability`. "permuted" (control with equal depths): each if a random '
-        'earlier response at its depth has P > tau. "depth" (control): the one at `branch_depth`. "always": all, so '
-        '`budget_allocation` chooses. "never": none (GRPO).',
+        'when a tool response forks. "threshold": if P > tau; "probability": with probability P; "random" (a control): '
+        'with `random_fork_probability`; "permuted" (a control): if a random earlier response at its depth has P > '
+        'tau; "depth" (a control): at `branch_depth`; "always", so `budget_allocation` chooses; "never" (GRPO).',
         name_in(BRANCHING_RULES),
         Reader.SAMPLING,
         Need(
@@ -130,8 +129,8 @@ ADAPTIVE_ROLLOUT = {
     ),
     "entropy_baseline": option(
         "initial",
-        'reference for the entropy after a tool response. "initial" (the paper): the root\'s first tokens; "running": '
-        "the mean after the same tool in earlier questions.",
+        'what the entropy after a tool response is compared with. "initial" (the paper): the root\'s first tokens; '
+        '"running": the mean after the same tool in earlier questions.',
         one_of("initial", "running"),
         Reader.ROLLOUT,
         Need(
@@ -147,8 +146,7 @@ ADAPTIVE_ROLLOUT = {
     ),
     "entropy_baseline_questions": option(
         None,
-        'how many earlier questions "running", "permuted", branch_threshold="auto" and pre-monitoring use; None: '
-        "`questions_per_batch`.",
+        'how many earlier questions "running", "permuted", "auto" and pre-monitoring use; None: `questions_per_batch`.',
         optional(at_least(1)),
         Reader.TRAINING,
         Need(
@@ -173,8 +171,7 @@ ADAPTIVE_ROLLOUT = {
     "branch_entropy_weight": option(FORK_RULE.branch_entropy_weight, "beta in P.", POSITIVE, Reader.FORKS),
     "branch_threshold": option(
         FORK_RULE.branch_threshold,
-        'tau: a response forks if P exceeds it. "auto": the tau that `branch_share` of the tool responses in the last '
-        "`entropy_baseline_questions` questions exceed.",
+        'tau: a response forks if P exceeds it. "auto": the tau that `branch_share` of the earlier responses exceed.',
         or_name(FINITE, AUTO),
         Reader.FORKS,
         Need(
@@ -226,17 +223,15 @@ ADAPTIVE_ROLLOUT = {
     ),
     "pre_monitoring_sensitivity": option(
         None,
-        "beta in AEPO's N = M sigma(beta (H_root - H_tool)) for each question, from batch 2 + `max_weight_lag` on; "
-        "None: always `num_initial_rollouts`.",
+        "beta in AEPO's N = M sigma(beta (H_root - H_tool)) for each question; None: always `num_initial_rollouts`.",
         optional(POSITIVE),
         Reader.FORKS,
     ),
     "budget_allocation": option(
         "first_come",
-        'which nodes fork if the budget is short. "first_come": the first. "ranked": a turn\'s largest rises, once all '
-        "the question's live trajectories have passed the turn. \"ranked_over_tree\": the question's largest rises, "
-        'once all its trajectories have ended; it then takes about twice as long. "random_over_tree": random nodes, '
-        "at the same moment (Tree-GRPO).",
+        'which responses fork if the budget is short. "first_come": the first; "ranked": the largest rises of a turn; '
+        '"ranked_over_tree": the largest rises of the question, once all its trajectories have ended, which takes '
+        'about twice as long; "random_over_tree": random ones, at the same moment (Tree-GRPO).',
         name_in(BUDGET_ALLOCATIONS),
         Reader.FORKS,
         Need(
@@ -272,18 +267,21 @@ ADAPTIVE_ROLLOUT = {
         "seconds after which a question's unfinished trajectories are cut off; they keep their complete turns.",
         POSITIVE,
     ),
+    "deadline_reward": option(
+        None,
+        "reward that the last turn also earns if the deadline cuts a trajectory off; None: it is left out of training.",
+        optional(FINITE),
+    ),
     "on_bad_row": option(
         "raise",
-        'if a row cannot be asked (no answer, prompt too long), "raise" ends the run and names file and row; "skip" '
-        "leaves it out and counts it (`questions_given_up`). The first row is checked at the start.",
+        'if a row cannot be asked (no answer, prompt too long), "raise" ends the run and names the row; "skip" leaves '
+        "it out and counts it (`questions_given_up`).",
         one_of("raise", "skip"),
     ),
     "max_weight_lag": option(
         0,
-        "how many updates the sampling weights may lag behind the trained ones. 0: strictly on-policy. L >= 1: the "
-        "next L batches are sampled during the update. An engine may change weights in the middle of a trajectory; "
-        "each token records its version, and `importance_cap` corrects for the difference. ARPO asks a question again "
-        "if its weights lag further.",
+        "how many updates the sampling weights may lag behind the trained ones. 0: strictly on-policy; L >= 1: the "
+        "next L batches are sampled during the update, and `importance_cap` corrects for the older weights.",
         at_least(0),
         Reader.TRAINING,
         Need(
@@ -299,9 +297,8 @@ ADAPTIVE_ROLLOUT = {
     ),
     "deterministic": option(
         False,
-        "makes trees depend only on weights and questions (and deadlines), not on timing: forks are decided turn by "
-        'turn in the order of agent ids (or "ranked"), and each request\'s seed is made from `debugging(seed=)`, '
-        "question, agent id and turn.",
+        "makes trees depend only on weights, questions and `debugging(seed=)`, not on timing; forks are decided turn "
+        "by turn.",
         SWITCH,
         Reader.ROLLOUT,
         Need(

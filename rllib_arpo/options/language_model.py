@@ -53,9 +53,8 @@ LANGUAGE_MODEL = {
     ),
     "weight_sync": option(
         "auto",
-        'how engines get new weights. "in_process_reload" sends arrays, between processes through Ray\'s object store; '
-        '"nccl" and "ipc" are vLLM\'s transfers between separate GPUs and on a shared one; "auto" takes one of these '
-        "if it works, otherwise arrays.",
+        'how engines get new weights. "in_process_reload": as arrays; "nccl", "ipc": by vLLM between separate GPUs, or '
+        'on a shared one; "auto": by vLLM if that works, otherwise as arrays.',
         name_in(WEIGHT_SYNCS),
         Reader.SHARED,
     ),
@@ -79,8 +78,7 @@ LANGUAGE_MODEL = {
     "lora": option(
         None,
         'None trains all weights. A dict for `peft.LoraConfig`, such as {"r": 8, "lora_alpha": 16, "target_modules": '
-        '"all-linear"}, trains an adapter; only this is sent and saved. The frozen base, kept in `dtype`, is the KL\'s '
-        "reference.",
+        '"all-linear"}, trains an adapter, and only this is sent and saved.',
         optional(a_dict("a dict of peft.LoraConfig keywords")),
         Reader.SHARED,
     ),

@@ -14,8 +14,8 @@ REPORTING = {
     ),
     "record_share": option(
         0.05,
-        "share of training questions whose trees are recorded in the trial's folder (docs/watch.md), beside all "
-        "evaluation questions; None: only questions that end the run.",
+        "share of training questions whose trees are recorded (docs/watch.md), beside all evaluation questions; None: "
+        "only questions that end the run.",
         optional(PROBABILITY),
         Reader.TRAINING,
     ),

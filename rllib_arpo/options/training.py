@@ -117,19 +117,19 @@ TRAINING = {
     ),
     "attribution": _option(
         "soft",
-        '"soft" or "hard" advantages of shared tokens (paper, section 3.2).',
+        'advantage of a shared token. "soft": each trajectory adds its own; "hard": their mean (paper, section 3.2).',
         name_in(ATTRIBUTIONS),
         _one_leaf("attribution", "hard", "soft"),
     ),
     "leaf_weighting": _option(
         "uniform",
-        '"uniform", or "branch", which is unbiased if each fork is decided by its own node alone.',
+        'how trajectories count. "uniform"; "branch": unbiased if each response decides about its own fork alone.',
         name_in(LEAF_WEIGHTINGS),
         _one_leaf("leaf_weighting", "branch", "uniform"),
     ),
     "loss_aggregation": _option(
         "token_mean",
-        '"token_mean" (DAPO), "sequence_mean" (GRPO\'s paper) or "constant" (Dr. GRPO).',
+        'how the loss averages: "token_mean" (DAPO), "sequence_mean" (GRPO\'s paper) or "constant" (Dr. GRPO).',
         name_in(LOSS_AGGREGATIONS),
     ),
     "clip_low": _option(0.2, "ratios below 1 - clip_low are clipped.", NOT_NEGATIVE, _clips("clip_low", 0.1)),
@@ -142,15 +142,14 @@ TRAINING = {
     ),
     "keep_clipped_gradient": _option(
         False,
-        "whether a token with positive advantage keeps the gradient (1 + clip_high) A d ln pi above the upper bound "
-        "(AEPO).",
+        "whether a token with positive advantage keeps a gradient above the upper clip bound (AEPO).",
         SWITCH,
         _clips("keep_clipped_gradient", True),
     ),
     "entropy_advantage_coeff": _option(
         0.0,
         "a in the factor max(0, 1 + a z) on a token's advantage, where z is its entropy, standardised over the "
-        'minibatch (AEPO); 0: off. Needs record_entropies="all".',
+        "minibatch (AEPO); 0: off.",
         NOT_NEGATIVE,
         Need(
             "needs the entropy of every token; set record_entropies='all'",
@@ -161,7 +160,7 @@ TRAINING = {
     "kl_coeff": _option(0.0, "coefficient of the k3 KL to the initial model; 0: no KL.", NOT_NEGATIVE),
     "kl_in_reward": _option(
         False,
-        'subtracts a per-token k1 KL from the reward instead (REINFORCE++); needs branching="never".',
+        "subtracts a per-token k1 KL from the reward instead (REINFORCE++).",
         SWITCH,
         Need(
             "needs kl_coeff > 0",
@@ -182,8 +181,7 @@ TRAINING = {
     ),
     "gradient_checkpointing": _option(
         "auto",
-        'whether the backward pass recomputes activations; "auto": if those of max_tokens_per_pass tokens do not fit '
-        "into the learner's GPU or machine.",
+        'whether the backward pass recomputes activations; "auto": if they would not fit into memory.',
         one_of("auto", True, False),
     ),
     "tree_attention": _option(
@@ -216,8 +214,7 @@ TRAINING = {
     ),
     "returns": _option(
         "total",
-        'which rewards judge a token. "total": all of its trajectory (the paper); "to_go": those from its turn on, the '
-        "same if only the last turn is paid.",
+        'which rewards judge a token. "total": all of its trajectory (the paper); "to_go": those from its turn on.',
         one_of("total", "to_go"),
         Need(
             "learns from questions with equal returns, which max_resample_rounds replaces; set it to 0",
@@ -264,25 +261,24 @@ TRAINING = {
     ),
     "learner_timeout_s": _option(
         3600.0,
-        "the run ends if a remote learner takes more seconds for an update (or another call); None: no limit.",
+        "seconds after which a remote learner that does not answer ends the run; None: no limit.",
         optional(POSITIVE),
     ),
     "skip_groups_without_signal": _option(True, "skips trees without any advantage, whose gradient is zero.", SWITCH),
     "guards": _option(
         {},
-        "learner metric -> limit of its alarm, instead of the default (`learner/metrics.py`); None: no alarm.",
+        'learner metric -> limit of its alarm (docs/rllib.md, "Guards"); None: no alarm.',
         GUARDS,
     ),
     "max_error_share": _option(
         0.5,
-        "the run ends if a larger share of the trajectories of an iteration or evaluation ends in an error "
-        "(`stop/error`, `stop/broken_tool`, `stop/unread_verdict`).",
+        "the run ends if a larger share of an iteration's trajectories ends in an error (`stop/error`, "
+        "`stop/broken_tool`, `stop/unread_verdict`).",
         PROBABILITY,
     ),
     "max_iterations_without_signal": _option(
         25,
-        "the run warns, then ends after this many iterations in a row without a question whose rewards differ; None: "
-        "it goes on.",
+        "the run ends after this many iterations in a row without a question whose rewards differ; None: it goes on.",
         optional(at_least(1)),
     ),
     "sharding": _option(

@@ -101,12 +101,12 @@ def _forked_nodes(tree: QuestionTree) -> list[int]:
 
 
 _REWARD = "reward per TRAJECTORY (RLlib's own sum over agents would be M times that)"
-_LENGTH = "turns on the longest path of each question"
+_LENGTH = "turns on each question's longest path"
 _LEVELS = "nats a token, means over the windows of trajectories from the prompt"
 _DELTA = "dH over their nodes: mean and quantiles"
 _LATENCY = "seconds that a call took, quantiles"
 _TOOL_DELTA = "as above, after this tool's responses"
-_CALLS = "executed calls; `text` in place of a name: turns that a world, a program or an agent answered"
+_CALLS = "executed calls; as `text` also turns that a world, a program or an agent answered"
 _TURNS = "unique turns"
 _DEPTH = "turns above the node, over the children"
 
@@ -131,7 +131,7 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
     Metric(
         "pass_at_k",
         PROGRESS,
-        "share of the questions with a leaf of accuracy 1",
+        "share of the questions that a trajectory solves",
         each(lambda t: [is_solved(t)]),
     ),
     Metric("num_episodes", ROLLOUT, "questions", lambda rollout: len(rollout.questions), reduce="sum"),

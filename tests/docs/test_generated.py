@@ -2,7 +2,7 @@
 
 import pytest
 
-from release.generated import GENERATED, REPOSITORY, TABLES, with_tables
+from release.generated import GENERATED, LISTS, REPOSITORY, with_lists
 
 
 @pytest.mark.parametrize("name", GENERATED)
@@ -12,6 +12,6 @@ def test_a_file_has_what_follows_from_the_declarations(name):
     assert GENERATED[name](text) == text
 
 
-def test_a_table_is_written_whatever_stood_there():
-    lines = with_tables("before\n\n<!-- table: batch -->\n| old |\n|---|\n\nafter\n").splitlines()
-    assert lines == ["before", "", "<!-- table: batch -->", *TABLES["batch"], "", "after"]
+def test_a_list_is_written_whatever_stood_there():
+    lines = with_lists("before\n\n<!-- list: batch -->\n- old\n- older\n\nafter\n").splitlines()
+    assert lines == ["before", "", "<!-- list: batch -->", *LISTS["batch"], "", "after"]

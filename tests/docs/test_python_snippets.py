@@ -30,7 +30,6 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest
 from rllib_arpo.envs.protocols.tags import TagProtocol
-from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.support.chat_client import ChatClient
 from rllib_arpo.envs.tasks.dataset import DatasetTask
 from rllib_arpo.envs.tools.registry import find_tool
@@ -132,7 +131,6 @@ def desk(tmp_path, monkeypatch, hub, index) -> Path:
     (tmp_path / "sharegpt.jsonl").write_text(json.dumps(SHAREGPT))
     parquet(tmp_path / "verl.parquet", [VERL])
     parquet(tmp_path / "search_r1.parquet", [SEARCH_R1])
-    ResultCache(tmp_path / "known.sqlite").put("Oslo", "Page 1: The capital of Norway.")
     shutil.copytree(index, tmp_path / "wiki.index")
     shutil.copy(REPOSITORY / "tests" / "helpers" / "mcp_server.py", tmp_path / "weather.py")
     yield tmp_path
@@ -245,14 +243,12 @@ def test_the_calculator_answers_a_wrong_call(desk):
     assert asyncio.run(played()) == ["unsupported operand type(s) for +: 'int' and 'str'"]
 
 
-def test_the_credit_is_tree_rls(desk):
-    """By hand: V of the first node is 2.5 with two leaves below; the two turns of "1" are one node."""
-    expected = [[1 / 2**0.5] * 2, [3.5], [-2.5], [-4], [-4], [2]]
-    # The returns have the ddof = 1 variance 10 / 3.
-    for normalize_std, scale in ((False, 1.0), (True, (10 / 3) ** 0.5 + 1e-6)):
-        found = by_node("tree_rl:node_values", normalize_std=normalize_std)
-        for credits, wanted in zip(found, expected, strict=True):
-            assert credits == pytest.approx([a / scale for a in wanted], abs=1e-14)
+def test_the_credit_is_rloos(desk):
+    """By hand: the returns are 4, 1, 0 and 3, so the others of 4 have the mean 4 / 3."""
+    found = by_node("rloo:leave_one_out")
+    expected = [[8 / 3, -4 / 3], [8 / 3], [-4 / 3], [-8 / 3], [-8 / 3], [4 / 3]]
+    for credits, wanted in zip(found, expected, strict=True):
+        assert credits == pytest.approx(wanted, abs=1e-14)
 
 
 def is_study(snippet: Snippet) -> bool:
@@ -275,12 +271,17 @@ def test_yaml_snippets_are_configurations_of_environments(desk):
         read_env_config({"task": task, "model_name_or_path": MODEL, "path": "data.jsonl", **keys})
 
 
-def test_the_study_of_the_page_has_arms_that_its_recipe_knows(desk):
+def test_the_study_of_the_page_has_arms_that_its_recipe_knows(desk, monkeypatch):
+    """The recipe that `rllib-arpo new` writes."""
     from release.evidence.study_file import read_study
+    from rllib_arpo.commands import new
 
+    new.run(argparse.Namespace(folder="here"), [])
+    monkeypatch.chdir("here")
+    monkeypatch.syspath_prepend(Path.cwd())
     (snippet,) = [snippet for page in PAGES for snippet in snippets(page, "yaml") if is_study(snippet)]
     Path("my_study.yaml").write_text(snippet.text)
-    study, recipe = read_study(Path("my_study.yaml")), importlib.import_module("my_recipe")
+    study, recipe = read_study(Path("my_study.yaml")), importlib.import_module("train")
     for arm in study.arms.values():
         rate = None if arm.fork_rate_of is None else 0.3
         args = recipe.parser.parse_args([*study.all_arguments(arm, rate), "--seed", "0"])
