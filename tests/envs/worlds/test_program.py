@@ -37,60 +37,41 @@ async def test_a_program_asks_and_its_number_is_the_reward():
     assert await play.score(PATH) == Score(2.0, 1.0)
 
 
-async def silent(chat, row):
-    return 1.0
+async def odd(chat, row, *, does):
+    """Does what a program may not do, or raises it."""
+    if does == "nothing":
+        return 1.0
+    if does == "asks two things at once":
+        await asyncio.gather(chat("a"), chat("b"))
+    asked = asyncio.ensure_future(chat(1 if does == "asks a number" else "a"))
+    if does == "does not wait":
+        await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.sleep(60)
+    await asked
+    if isinstance(does, Exception):
+        raise does
 
 
-async def not_a_text(chat, row):
-    await chat(1)
-
-
-async def two_at_once(chat, row):
-    await asyncio.gather(chat("a"), chat("b"))
-
-
-async def impatient(chat, row):
-    asked = asyncio.ensure_future(chat("a"))
-    await asyncio.sleep(0)
-    asked.cancel()
-    await asyncio.sleep(60)
-
-
-async def no_number(chat, row):
-    await chat("a")
-
-
-async def unhelped(chat, row):
-    await chat("a")
-    raise ToolError("no user")
-
-
-async def broken(chat, row):
-    await chat("a")
-    raise BrokenToolError("no disk")
-
-
-async def wrong(chat, row):
-    await chat("a")
-    raise KeyError("a")
-
-
-@pytest.mark.parametrize(("program", "error", "message"), [
-    (silent, ContractError, "The program 'silent' returned before it asked anything."),
-    (not_a_text, ContractError, "The program 'not_a_text' must ask with a text, not 1."),
-    (two_at_once, ContractError,
-     "The program 'two_at_once' asked before the model had answered; it may ask one thing at a time."),
-    (impatient, ContractError, "The program 'impatient' did not wait for the model's answer."),
-    (no_number, ContractError, "The program 'no_number': the reward must be a finite number, not None."),
-    (unhelped, BrokenToolError, "The program 'unhelped': no user"),
-    (broken, BrokenToolError, "no disk"),
-    (wrong, KeyError, "'a'"),
-])  # fmt: skip
-async def test_what_a_program_may_not_do_and_its_errors_are_one_sentence(program, error, message):
+@pytest.mark.parametrize(
+    ("does", "error", "message"),
+    [
+        ("nothing", ContractError, "The program 'odd' returned before it asked anything."),
+        ("asks a number", ContractError, "The program 'odd' must ask with a text, not 1."),
+        ("asks two things at once", ContractError,
+         "The program 'odd' asked before the model had answered; it may ask one thing at a time."),
+        ("does not wait", ContractError, "The program 'odd' did not wait for the model's answer."),
+        ("returns no number", ContractError, "The program 'odd': the reward must be a finite number, not None."),
+        (ToolError("no user"), BrokenToolError, "The program 'odd': no user"),
+        (BrokenToolError("no disk"), BrokenToolError, "no disk"),
+        (KeyError("a"), KeyError, "'a'"),
+    ],
+)  # fmt: skip
+async def test_what_a_program_may_not_do_and_its_errors_are_one_sentence(does, error, message):
     with pytest.raises(error) as raised:
-        await texts(trunk_of(program), "go", "on")
+        await texts(trunk_of(odd, does=does), "go", "on")
     assert str(raised.value) == message
-    noted = ["tool: The program 'wrong'"] if program is wrong else []
+    noted = ["tool: The program 'odd'"] if error is KeyError else []
     assert getattr(raised.value, "__notes__", []) == noted
 
 
