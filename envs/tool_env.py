@@ -27,8 +27,8 @@ from rllib_arpo.envs.forkable_env import (
     StepResult,
     is_placeholder,
 )
-from rllib_arpo.envs.path_state import PathState
 from rllib_arpo.envs.prompt import (
+    PathState,
     UnreadableError,
     asked_alone,
     build_prompt,

@@ -9,7 +9,6 @@ from rllib_arpo.envs.forkable_env import INFO_STEP
 from rllib_arpo.envs.protocols.function_calling import FunctionCallingProtocol
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from tests.helpers.chat_templates import QWEN25, TEMPLATES, THINKING, calling_folder
 
@@ -35,17 +34,12 @@ class LookUpTool(Tool):
         return ToolResult(RESULTS.get(argument, argument))
 
 
-@pytest.fixture(autouse=True)
-def look_up(monkeypatch):
-    monkeypatch.setitem(TOOLS, "look_up", LookUpTool)
-
-
 @pytest.fixture
 def make_env(tmp_path):
     """make_env(chat template, ...) -> a ToolEnv that calls functions."""
 
     def make(template: str, **env_config) -> ToolEnv:
-        keys = {"model_name_or_path": calling_folder(tmp_path, template), "task": "arithmetic", "tools": ["look_up"]}
+        keys = {"model_name_or_path": calling_folder(tmp_path, template), "task": "arithmetic", "tools": [LookUpTool]}
         return ToolEnv({**keys, "protocol": "function_calling", **env_config})
 
     return make

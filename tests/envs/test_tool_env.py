@@ -12,7 +12,6 @@ from rllib_arpo.envs.errors import BrokenToolError, UnreadVerdict
 from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.registry import make_tool_env
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.worlds import Call, Reply, World
 
@@ -46,10 +45,7 @@ class NotebookTool(Tool):
         raise AssertionError("it acts in a world")
 
 
-@pytest.fixture
-def notebook(monkeypatch):
-    monkeypatch.setitem(TOOLS, "note", NotebookTool)
-    return {"note": {}}
+NOTEBOOK = {NotebookTool: {}}
 
 
 def note(text: str) -> str:
@@ -81,8 +77,8 @@ def test_a_whole_trajectory(make_tool_env, turn):
     assert (info.stop_reason, info.accuracy, info.format_valid) == (StopReason.ANSWER, 1.0, True)
 
 
-def test_a_fork_has_its_own_copy_of_the_tool_state(begun, turn, notebook):
-    env = begun(tools=notebook, max_tool_calls=9)
+def test_a_fork_has_its_own_copy_of_the_tool_state(begun, turn):
+    env = begun(tools=NOTEBOOK, max_tool_calls=9)
     turn(env, "0", note("a"))
     said = text_of(env, env._prompt) + "<note> a </note>\n<result> a </result>\n"
     assert text_of(env, env.fork_agent("0", "0.0")) == said
@@ -98,8 +94,8 @@ def test_a_fork_has_its_own_copy_of_the_tool_state(begun, turn, notebook):
         env.fork_agent("0", "0.0")
 
 
-def test_a_tool_has_a_limit_of_its_own_and_forks_inherit_its_count(begun, turn, notebook):
-    env = begun(tools={**notebook, "python": {}}, max_tool_calls=4, max_calls_per_tool={"note": 2})
+def test_a_tool_has_a_limit_of_its_own_and_forks_inherit_its_count(begun, turn):
+    env = begun(tools={**NOTEBOOK, "python": {}}, max_tool_calls=4, max_calls_per_tool={"note": 2})
     turn(env, "0", note("a"))
     env.fork_agent("0", "0.0")
     assert turn(env, "0", note("b"))[0] == "\n<result> a b </result>\n"
@@ -118,11 +114,11 @@ def test_a_tool_has_a_limit_of_its_own_and_forks_inherit_its_count(begun, turn, 
     ("error", "reason"),
     [(BrokenToolError("the judge is away"), StopReason.BROKEN_TOOL), (UnreadVerdict("hm"), StopReason.UNREAD_VERDICT)],
 )
-def test_a_broken_tool_or_reward_ends_the_trajectory_and_no_other(begun, turn, notebook, error, reason):
+def test_a_broken_tool_or_reward_ends_the_trajectory_and_no_other(begun, turn, error, reason):
     async def raising(path):
         raise error
 
-    env = begun(num_roots=3, tools=notebook, reward=raising)
+    env = begun(num_roots=3, tools=NOTEBOOK, reward=raising)
     _, reward, info, done = turn(env, "0", note("broken"))
     assert (reward, info.stop_reason, info.tool_call.name, done) == (0.0, StopReason.BROKEN_TOOL, "note", True)
     _, reward, info, done = turn(env, "1", f"<answer> \\boxed{{{env.question.answers[0]}}} </answer>")
@@ -149,10 +145,10 @@ def test_a_broken_tool_or_reward_ends_the_trajectory_and_no_other(begun, turn, n
     ],
 )
 @pytest.mark.parametrize("by_context", [False, True])
-def test_how_a_turn_ends_a_trajectory(begun, turn, notebook, limit, text, reward, reason, by_context):
-    prompt_tokens = len(begun(tools=notebook)._prompt)
+def test_how_a_turn_ends_a_trajectory(begun, turn, limit, text, reward, reason, by_context):
+    prompt_tokens = len(begun(tools=NOTEBOOK)._prompt)
     limits = {"max_context_tokens": prompt_tokens + limit} if by_context else {"max_response_tokens": limit}
-    env = begun(tools=notebook, **limits)
+    env = begun(tools=NOTEBOOK, **limits)
     response, got, info, done = turn(env, "0", text)
     assert (got, info.stop_reason, done) == (reward, reason, reason is not None)
     assert response == ("" if reason else "\n<result> abc </result>\n")
@@ -175,8 +171,8 @@ def test_how_a_turn_ends_a_trajectory(begun, turn, notebook, limit, text, reward
          StopReason.TOKEN_LIMIT),
     ],
 )  # fmt: skip
-def test_other_limits(begun, turn, notebook, limits, texts, reason):
-    env = begun(tools=notebook, **limits)
+def test_other_limits(begun, turn, limits, texts, reason):
+    env = begun(tools=NOTEBOOK, **limits)
     for text in texts:
         response, reward, info, done = turn(env, "0", text)
     assert (response, reward, info.stop_reason, done) == ("", -1.0, reason, True)
@@ -213,7 +209,7 @@ def test_plain_rllib_runners_ask_different_questions(tokenizer_folder):
     assert len(set(alone)) == 6
 
 
-def test_tools_of_several_agents_run_at_once(begun, monkeypatch):
+def test_tools_of_several_agents_run_at_once(begun):
     @dataclass(frozen=True, kw_only=True)
     class MeetingTool(NotebookTool):
         """Returns when the other agent has also called."""
@@ -227,8 +223,7 @@ def test_tools_of_several_agents_run_at_once(begun, monkeypatch):
             return ToolResult("met")
 
     arrived = []
-    monkeypatch.setitem(TOOLS, "note", MeetingTool)
-    env = begun(num_roots=2, tools=["note"])
+    env = begun(num_roots=2, tools=[MeetingTool])
     action = np.asarray(env.tokenizer.encode(note("a")), np.int32)
     observations, *_ = env.step({"0": action, "1": action})
     assert {text_of(env, o) for o in observations.values()} == {"\n<result> met </result>\n"}
@@ -246,9 +241,7 @@ def test_tools_may_share_a_world_which_is_closed_with_the_question(begun, turn, 
         name = "erase"
 
     closed = []
-    monkeypatch.setitem(TOOLS, "note", SharingTool)
-    monkeypatch.setitem(TOOLS, "erase", EraserTool)
-    env = begun(tools=["note", "erase"])
+    env = begun(tools=[SharingTool, EraserTool])
     turn(env, "0", note("a"))
     env.fork_agent("0", "0.0")
     assert turn(env, "0", "<erase> all </erase>")[0] == "\n<result> 1 erased </result>\n"
@@ -266,8 +259,8 @@ def test_tools_may_share_a_world_which_is_closed_with_the_question(begun, turn, 
     assert closed == before
 
 
-def test_another_environment_shares_what_never_changes(begun, turn, notebook):
-    env = begun(3, tools=notebook)
+def test_another_environment_shares_what_never_changes(begun, turn):
+    env = begun(3, tools=NOTEBOOK)
     turn(env, "0", note("red"))
     other = env.another()
     assert (other.task, other.tools, other.chat) == (env.task, env.tools, env.chat)

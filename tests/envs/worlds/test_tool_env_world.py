@@ -11,7 +11,6 @@ from rllib_arpo.core.tree import StopReason, ToolStatus
 from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused, ToolError
 from rllib_arpo.envs.rewards import Score
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.tools.registry import TOOLS
 from rllib_arpo.envs.worlds import Opening, Reply, World, WorldLost
 from tests.envs.test_tool_env import NotebookTool
 from tests.helpers.chat_templates import calling_folder
@@ -147,8 +146,7 @@ def test_a_fork_whose_first_call_a_limit_refuses_is_refused_in_that_turn(begun, 
         make_world = Drifting
 
     monkeypatch.setattr(Drifting, "reset", World.reset)
-    monkeypatch.setitem(TOOLS, "drift", DriftingTool)
-    env = begun(tools={"drift": {}}, max_tool_calls=4, max_calls_per_tool={"drift": 1})
+    env = begun(tools=[DriftingTool], max_tool_calls=4, max_calls_per_tool={"drift": 1})
     turn(env, "0", "<drift> a </drift>")
     env.fork_agent("0", "0.0")
     with pytest.raises(ForkRefused, match="cannot be repeated"):
