@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
@@ -13,7 +10,6 @@ from ray.rllib.utils.annotations import override
 
 from rllib_arpo import validation
 from rllib_arpo.options.methods import OptionMethods
-from rllib_arpo.options.option import check_keywords
 from rllib_arpo.options.paths import KEYS_WITH_PATHS, with_absolute_paths
 from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
@@ -154,18 +150,3 @@ class ARPOConfig(OptionMethods):
         validation.check_keys(self)
         super().validate()
         validation.validate(self)
-
-
-def _with_suggestions(name: str) -> Callable[..., ARPOConfig]:
-    """RLlib's method of that name; for an unknown keyword the error suggests the nearest known one."""
-    method, known = getattr(ARPOConfig, name), list(inspect.signature(getattr(AlgorithmConfig, name)).parameters)
-
-    def checked(self: ARPOConfig, *arguments: Any, **keywords: Any) -> ARPOConfig:
-        check_keywords(name, keywords, known)
-        return method(self, *arguments, **keywords)
-
-    return functools.wraps(method)(checked)
-
-
-for _name in ("environment", "env_runners", "learners", "evaluation", "debugging", "fault_tolerance", "resources"):
-    setattr(ARPOConfig, _name, _with_suggestions(_name))

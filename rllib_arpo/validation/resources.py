@@ -4,7 +4,6 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
-from typing import Any
 
 import ray
 from ray._private.resource_and_label_spec import ResourceAndLabelSpec
@@ -17,8 +16,6 @@ from rllib_arpo.learner.placement import SHARES_OF_PAIRS, place_on_gpus
 
 #: KubeRay's operator sets this variable in every pod. Ray does not say whether such a cluster can grow.
 KUBERAY = "RAY_CLUSTER_NAME"
-#: Stands for the number of nodes in a group that may grow without limit.
-NO_LIMIT = 1e9
 
 Resources = Mapping[str, float]
 
@@ -44,8 +41,7 @@ def gpus_of_learners(config: AlgorithmConfig) -> list[int]:
 def check_cluster_resources(bundles: Sequence[Resources], strategy: str = "PACK") -> None:
     """Refuses a configuration whose resources the cluster can never provide; Ray would wait for ever.
 
-    An autoscaling cluster counts with as many nodes as its configuration allows. A cluster whose growth Ray does not
-    know (the cluster launcher's, KubeRay's) is not checked.
+    A cluster that may grow (an autoscaler's, the cluster launcher's, KubeRay's) is not checked.
 
     Args:
         bundles: in the order in which Ray asks for them.
@@ -56,30 +52,28 @@ def check_cluster_resources(bundles: Sequence[Resources], strategy: str = "PACK"
     """
     if _is_ray_cluster() or KUBERAY in os.environ:
         return
-    groups: Iterable[Any] = ()
     if ray.is_initialized():
-        now = [(node["Resources"], 1.0) for node in ray.nodes() if node["Alive"]]
-        groups = getattr(state.get_cluster_config(), "node_group_configs", ())
+        if getattr(state.get_cluster_config(), "node_group_configs", ()):
+            return
+        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     elif (machine := machine_of_next_ray()) is not None:
-        now = [(machine, 1.0)]
+        nodes = [machine]
     else:
         return
-    grown = [(group.resources, NO_LIMIT if group.max_count < 0 else group.max_count) for group in groups]
-    fleets = [now, grown]
     # GPUs come first: they are what most machines lack.
     for resource in sorted({name for bundle in bundles for name in bundle}, key=lambda name: (name != "GPU", name)):
-        _check_sum(resource, bundles, max(sum(node.get(resource, 0) * n for node, n in fleet) for fleet in fleets))
+        _check_sum(resource, bundles, sum(node.get(resource, 0) for node in nodes))
     positive = [{name: amount for name, amount in bundle.items() if amount} for bundle in bundles]
     for bundle in map(dict, dict.fromkeys(tuple(bundle.items()) for bundle in positive if bundle)):
         number = sum(all(other.get(name, 0) >= amount for name, amount in bundle.items()) for other in bundles)
-        if number > (places := max(sum(_places(bundle, node) * n for node, n in fleet) for fleet in fleets)):
+        if number > (places := sum(_places(bundle, node) for node in nodes)):
             wanted = " and ".join(f"{amount:g} {name}" for name, amount in bundle.items())
             raise ValueError(
                 f"The run asks for {number} actors with {wanted} each, each actor on one node, and the cluster's "
                 f"nodes have room for {places:g}: lower {_keys(bundle)} or the number of actors."
             )
-    if strategy == "PACK" and not grown:
-        _check_shares_of_gpus(bundles, [node for node, _ in now])
+    if strategy == "PACK":
+        _check_shares_of_gpus(bundles, nodes)
 
 
 def machine_of_next_ray() -> Resources | None:

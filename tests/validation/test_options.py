@@ -34,8 +34,6 @@ def test_help_names_every_keyword_with_its_default(method):
         ("adaptive_rollout", "num_rolouts", " Did you mean 'num_rollouts'?"),
         ("training", "grad_clp", " Did you mean 'grad_clip'?"),  # It is RLlib's.
         ("language_model", "zzz", ""),
-        ("environment", "env_confg", " Did you mean 'env_config'?"),
-        ("env_runners", "num_env_runer", " Did you mean 'num_env_runners'?"),
     ],
 )
 def test_an_unknown_keyword_is_refused_in_one_sentence(method, keyword, question):
