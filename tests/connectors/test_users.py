@@ -73,11 +73,10 @@ def test_what_does_not_fit_is_refused(function, sentence):
         plan(function, [episode("a", 1.0, 0.0)])
 
 
-@pytest.mark.parametrize("as_list", [False, True])
-def test_the_pieces_are_made_as_rllib_makes_them(as_list):
+def test_the_pieces_are_made_as_rllib_makes_them():
     piece = Piece(lambda _: None)
-    config = ARPOConfig().learners(learner_connector=lambda *spaces: [piece] if as_list else piece)
-    assert user_connectors(config._learner_connector, None, None) == [piece]
+    for made in (piece, [piece]):
+        assert user_connectors(lambda *spaces, made=made: made, None, None) == [piece]
 
 
 @pytest.mark.parametrize(("make", "sentence"), [

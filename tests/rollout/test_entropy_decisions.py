@@ -72,30 +72,24 @@ def test_depth_forks_each_root_at_its_second_response(sample_tree):
     assert {len(t.turns) for t in trajectories if t.parent is not None} == {2}
 
 
-@pytest.mark.parametrize(("num_tokens", "num_roots"), [(2, 5), (8, 7)])
-def test_pre_monitoring_compares_as_many_tokens_as_the_first_window_has(sample_tree, num_tokens, num_roots):
-    """0.1 ln V more on each: M sigma(2 * 0.2) of two tokens is 8 * 0.599 = 4.8, M sigma(2 * 0.8) of eight 6.7."""
-    sampled = sample_tree(
-        lambda request, times: ScriptedReply([10] * (num_tokens - 1) + [ANSWER], entropies=0.6 * LN_V),
-        num_rollouts=8,
-        entropy_window=20,
-        entropy_normalization="sum_log_vocab",
-        pre_monitoring_sensitivity=2.0,
-        rollout_reference=HISTORY,
-    )
-    assert sum(not t.topped_up for t in sampled.tree.trajectories) == num_roots
-
-
 @pytest.mark.parametrize(
-    ("reference", "root_entropy", "num_roots"),
-    # M = 8, beta = 2, H_tool = 0.5: sigma(2 (H_root - 0.5)) of H_root = 0, 0.5, 1 is 0.269, 0.5, 0.731.
-    [(HISTORY, 0.0, 2), (HISTORY, 0.5, 4), (HISTORY, 1.0, 6), (NO_HISTORY, 1.0, 5)],
+    ("reference", "root_entropy", "num_tokens", "num_roots"),
+    [
+        # M = 8, beta = 2, H_tool = 0.5: sigma(2 (H_root - 0.5)) of H_root = 0, 0.5, 1 is 0.269, 0.5, 0.731.
+        *((HISTORY, root_entropy, 1, roots) for root_entropy, roots in ((0.0, 2), (0.5, 4), (1.0, 6))),
+        (NO_HISTORY, 1.0, 1, 5),
+        # 0.1 ln V more on each of as many tokens as the window has: 8 sigma(2 * 0.2) = 4.8, and 8 sigma(2 * 0.8) = 6.7.
+        (HISTORY, 0.6, 2, 5),
+        (HISTORY, 0.6, 8, 7),
+    ],
 )
-def test_pre_monitoring_chooses_the_number_of_roots(sample_tree, reference, root_entropy, num_roots):
+def test_pre_monitoring_chooses_the_number_of_roots(sample_tree, reference, root_entropy, num_tokens, num_roots):
     sampled = sample_tree(
-        lambda request, times: answer(10, root_entropy * LN_V),
+        lambda request, times: ScriptedReply([10] * (num_tokens - 1) + [ANSWER], entropies=root_entropy * LN_V),
         num_rollouts=8,
         num_initial_rollouts=5,
+        entropy_window=20,
+        entropy_normalization="sum_log_vocab",
         pre_monitoring_sensitivity=2.0,
         rollout_reference=reference,
     )

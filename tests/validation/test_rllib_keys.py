@@ -64,11 +64,6 @@ def test_a_learner_connector_is_a_function_of_two_spaces():
     assert kept("_learner_connector", *wrong, *right) == right
 
 
-def test_resources_with_keys_of_their_own_are_not_custom():
-    assert kept("custom_resources_per_env_runner", {"disk": 1}, {"CPU": 1}, {"GPU": 1}, {"memory": 1}) == [{"disk": 1}]
-    assert kept("custom_resources_per_env_runner", {"object_store_memory": 1}, {"a": "b"}, {"a": -1}) == []
-
-
 def test_a_learning_rate_can_train():
     schedules = [[[0, 0.0], [1000, 1e-5], [2000, 0.0]], ((0, 1e-4), (10, 1e-5))]
     assert kept("lr", 1e-6, *schedules) == [1e-6, *schedules]
