@@ -62,6 +62,7 @@ logger = logging.getLogger("rllib_arpo")
 
 #: Key of the algorithm's state: the number of the first question that has not been asked yet.
 NEXT_QUESTION = "next_question"
+QUESTION_DRAWS = "question_draws"
 #: Key of the algorithm's state: how many batches it has trained on, which is also the seed of the next batch's order.
 NUM_UPDATES = "num_updates"
 #: Key of the algorithm's state: measurements after tool responses of the last questions (`RolloutHistory`).
@@ -401,6 +402,7 @@ class ARPO(Algorithm):
     def get_state(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         return super().get_state(*args, **kwargs) | {
             NEXT_QUESTION: self._stream.next_number,
+            QUESTION_DRAWS: self._stream.draws.get_state(),
             ROLLOUT_HISTORY: self._rollout_history.get_state(),
             NUM_UPDATES: self._num_updates,
             TIME_TOTAL_S: self._time_total,
@@ -414,13 +416,13 @@ class ARPO(Algorithm):
             self._rollout_history.set_state(state[ROLLOUT_HISTORY])
         self._num_updates = state.get(NUM_UPDATES, self._num_updates)
         self._time_total: float = state.get(TIME_TOTAL_S, self._time_total)  # A resumed run is a new trial of Tune.
-        self._drop_questions(state.get(NEXT_QUESTION))
+        self._drop_questions(state.get(NEXT_QUESTION), state.get(QUESTION_DRAWS))
         if COMPONENT_LEARNER_GROUP in state:
             self._push_restored_weights()
 
-    def _drop_questions(self, next_question: int | None = None) -> None:
-        """Drops all questions in flight. The stream goes on at `next_question`, or the first one not in a batch yet."""
-        self._stream.restart_from(self._stream.next_number if next_question is None else next_question)
+    def _drop_questions(self, *checkpoint: Any) -> None:
+        """Drops all questions in flight; see `QuestionStream.restart`."""
+        self._stream.restart(*checkpoint)
         if self._evaluation_dispatcher is not self._dispatcher:
             self._evaluation_dispatcher.drop_all()
 

@@ -95,6 +95,7 @@ class OptionMethods(AlgorithmConfig):
         normalize_std: bool = NotProvided,
         overlong_buffer_tokens: int | None = NotProvided,
         max_resample_rounds: int = NotProvided,
+        prioritized_share: float = NotProvided,
         adam_betas: tuple[float, float] = NotProvided,
         weight_decay: float = NotProvided,
         learner_num_threads: int | None = NotProvided,

@@ -252,6 +252,12 @@ TRAINING = {
         "how often new questions replace those without signal (DAPO); any left are dropped.",
         at_least(0),
     ),
+    "prioritized_share": _option(
+        0.0,
+        "prioritized sampling: the share of a batch (rounded down) that asks earlier questions again, those whose last "
+        "pass rate was nearest to one half; the others are new.",
+        number("a number in [0, 1)", lambda value: 0 <= value < 1),
+    ),
     "adam_betas": _option(
         (0.9, 0.95), "AdamW's betas.", Rule("two numbers in [0, 1)", _are_betas, "tuple[float, float]")
     ),

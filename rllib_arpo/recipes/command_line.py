@@ -70,7 +70,7 @@ ARM_OPTIONS = (
     "entropy_normalization", "entropy_baseline", "entropy_baseline_questions", "branch_base_probability",
     "branch_entropy_weight", "branch_threshold", "branch_share", "random_fork_probability",
     "branch_depth", "consecutive_fork_penalty", "pre_monitoring_sensitivity", "budget_allocation", "attribution",
-    "baseline", "record_share",
+    "baseline", "prioritized_share", "record_share",
 )  # fmt: skip
 #: Further keys of the configuration that are on the command line.
 SIZES = ("num_rollouts", "questions_per_batch", "questions_per_minibatch", "num_epochs")

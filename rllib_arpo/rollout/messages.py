@@ -26,10 +26,16 @@ class Purpose(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuestionRef:
-    """A question by its number in the task of its purpose."""
+    """A place in the order of the questions of a purpose.
+
+    Attributes:
+        number: of the place; it also seeds what is drawn for the question.
+        question: the number that the environment is asked for, if it is another one.
+    """
 
     number: int
     purpose: Purpose = Purpose.TRAINING
+    question: int | None = None
 
     def __str__(self) -> str:
         return f"{self.purpose} question {self.number}"

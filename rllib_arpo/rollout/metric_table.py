@@ -266,6 +266,12 @@ BATCH_METRICS: tuple[Metric[Batch], ...] = (
         "questions_dropped", ROLLOUT, "questions without signal after the last round", lambda batch: batch.num_dropped
     ),
     Metric(
+        "questions_prioritized",
+        ROLLOUT,
+        "questions asked again for their pass rate (`prioritized_share`)",
+        lambda batch: batch.num_prioritized,
+    ),
+    Metric(
         "questions_requeued", ROLLOUT, "questions asked again for `max_weight_lag`", lambda batch: batch.num_requeued
     ),
     Metric(

@@ -137,7 +137,8 @@ class TreeSampler:
 
     async def _reset(self) -> tuple[list[Agent], object]:
         """The first roots, and the question's id."""
-        options = {OPTION_QUESTION: self._ref.number, OPTION_NUM_ROOTS: self._num_roots}
+        number = self._ref.number if self._ref.question is None else self._ref.question
+        options = {OPTION_QUESTION: number, OPTION_NUM_ROOTS: self._num_roots}
         observations, infos = await self._settled(self._env.reset(options=options))
         if observations.keys() != set(map(str, range(self._num_roots))):
             begun = ", ".join(map(str, observations)) or "none"

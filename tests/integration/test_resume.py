@@ -36,6 +36,10 @@ def numbers(batches) -> list[list[int]]:
     return [[sampled.number for sampled in batch] for batch in batches]
 
 
+def questions(batches) -> list[list[str]]:
+    return [[sampled.tree.question_id for sampled in batch] for batch in batches]
+
+
 def trees(batches) -> list[list]:
     """Per batch and question: (agent id, stop reason, [(decision, tokens of its window)]) of every trajectory."""
     return [
@@ -60,6 +64,8 @@ def differ(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
 
 
 def test_a_resumed_run_and_env_runners_of_their_own_go_on_as_the_run_itself(running, built, tmp_path):
+    """Also by which pass rates they draw their questions."""
+    running.training(prioritized_share=0.5)
     algorithm = built(running.copy(copy_frozen=False))
     batches = record_batches(algorithm)
     algorithm.train()
@@ -68,7 +74,9 @@ def test_a_resumed_run_and_env_runners_of_their_own_go_on_as_the_run_itself(runn
     before, seconds = learner_weights(algorithm), algorithm._time_total
     algorithm.train()
     uninterrupted, alone = learner_weights(algorithm), trees(batches)
-    assert numbers(batches) == [[0, 1], [2, 3], [4, 5]]
+    asked = questions(batches)
+    assert [new for _again, new in asked] == ["q1", "q2", "q3"]
+    assert asked[1][0] in asked[0] and asked[2][0] in {*asked[0], *asked[1]}
     assert differ(before, uninterrupted)
     decisions = [d for iteration in alone for tree in iteration for _, _, own in tree for d, _ in own if d is not None]
     assert any(d.children for d in decisions)
@@ -82,7 +90,7 @@ def test_a_resumed_run_and_env_runners_of_their_own_go_on_as_the_run_itself(runn
     assert resumed._time_total == seconds > 0
     goes_on = record_batches(resumed)
     resumed.train()
-    assert (numbers(goes_on), trees(goes_on)) == ([[4, 5]], alone[2:])
+    assert (questions(goes_on), trees(goes_on)) == (asked[2:], alone[2:])
     assert_near(learner_weights(resumed), uninterrupted)
     resumed.stop()
 
@@ -93,7 +101,7 @@ def test_a_resumed_run_and_env_runners_of_their_own_go_on_as_the_run_itself(runn
     assert trees(of_two) == alone
     two.set_state(state)
     two.train()
-    assert (numbers(of_two[3:]), trees(of_two[3:])) == ([[4, 5]], alone[2:])
+    assert (questions(of_two[3:]), trees(of_two[3:])) == (asked[2:], alone[2:])
 
 
 def test_an_automatic_threshold_is_of_the_batch_before(running, built):

@@ -1,0 +1,71 @@
+"""Prioritized sampling: questions whose last pass rate was nearest to one half are asked again.
+
+A question whose trajectories are all right, or all wrong, teaches nothing, and the variance p (1 - p) is largest at a
+pass rate of one half. DAPO's rounds (`max_resample_rounds`) replace such questions after they were sampled; these draws
+avoid them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from rllib_arpo.core.pass_at_k import is_correct
+from rllib_arpo.core.tree import QuestionTree
+
+
+def pass_rate(tree: QuestionTree) -> float | None:
+    """The share of right trajectories among those that count; None if none counts."""
+    right = [is_correct(trajectory.accuracy) for trajectory in tree.trajectories if trajectory.counts]
+    return sum(right) / len(right) if right else None
+
+
+class PrioritizedDraws:
+    """Decides which question each place in the order of the training questions asks.
+
+    Of the places that are drawn together a share, rounded down, asks questions again: those whose last pass rate is
+    nearest to one half, of equal ones the least recently asked; never one that was right always or never, and none that
+    is in flight. The other places ask the next new questions.
+
+    Attributes:
+        share: of the places that ask again, in [0, 1).
+    """
+
+    def __init__(self, share: float):
+        self.share = share
+        #: The number of the next new question.
+        self._next_new = 0
+        #: A question's id -> its number, and the pass rate of its last group; the least recently asked first.
+        self._record: dict[str, tuple[int, float]] = {}
+        #: Place -> the number of its question, from the draw on until the place is passed.
+        self._drawn: dict[int, int] = {}
+
+    def draw(self, places: range) -> None:
+        """Draws the questions of the places that have none; a resumed run asks those in flight again."""
+        new = [place for place in places if place not in self._drawn]
+        in_flight = {*self._drawn.values()}
+        known = [(abs(rate - 0.5), number) for number, rate in self._record.values() if number not in in_flight]
+        again = [number for distance, number in sorted(known, key=lambda one: one[0]) if distance < 0.5]
+        again = again[: int(self.share * len(new))]
+        self._drawn |= zip(new, [*again, *range(self._next_new, self._next_new + len(new) - len(again))], strict=True)
+        self._next_new += len(new) - len(again)
+
+    def question_at(self, place: int) -> int:
+        """The number of the question of a place that was drawn."""
+        return self._drawn[place]
+
+    def passed(self, place: int, tree: QuestionTree | None) -> bool:
+        """Notes the outcome of a place, None if its question could not be sampled; returns whether it asked again."""
+        number = self._drawn.pop(place)
+        if not self.share or tree is None or (rate := pass_rate(tree)) is None:
+            return False
+        earlier = self._record.pop(tree.question_id, None)
+        self._record[tree.question_id] = number, rate  # Now the most recently asked one.
+        return earlier is not None and earlier[0] == number
+
+    def get_state(self) -> dict[str, Any]:
+        """Plain values for `set_state`."""
+        return {"next_new": self._next_new, "record": [*self._record.items()], "drawn": [*self._drawn.items()]}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._next_new = state["next_new"]
+        self._record = {question_id: tuple(found) for question_id, found in state["record"]}
+        self._drawn = dict(state["drawn"])

@@ -1,0 +1,87 @@
+"""Prioritized sampling: which questions are asked again, by hand."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from rllib_arpo.core.prioritized import PrioritizedDraws, pass_rate
+from rllib_arpo.core.tree import QuestionTree, StopReason
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
+
+
+def tree(question: int, *accuracies: float, masked: int = 0) -> QuestionTree:
+    stops = [StopReason.ANSWER] * len(accuracies) + [StopReason.BROKEN_TOOL] * masked
+    trajectories = [
+        replace(make_trajectory(str(i), [make_turn([1])], stop_reason=stop), accuracy=accuracy)
+        for i, (stop, accuracy) in enumerate(zip(stops, (*accuracies, *[1.0] * masked), strict=True))
+    ]
+    return replace(make_tree([1], trajectories), question_id=f"q{question}")
+
+
+def drawn(draws: PrioritizedDraws, places: range) -> list[int]:
+    draws.draw(places)
+    return [draws.question_at(place) for place in places]
+
+
+def test_the_pass_rate_is_the_share_of_right_trajectories_that_count():
+    assert pass_rate(tree(0, 1.0, 0.0, 0.5, 1.0, masked=3)) == 0.5  # A half right answer is not right.
+    assert pass_rate(tree(0, masked=1)) is None
+
+
+RATES = {
+    0: (1.0, 1.0, 1.0, 1.0),
+    1: (1.0, 0.0, 0.0, 0.0),
+    2: (1.0, 1.0, 0.0, 0.0),
+    3: (1.0, 1.0, 1.0, 0.0),
+    4: (0.0,) * 4,
+}
+
+
+def begun(share: float) -> PrioritizedDraws:
+    """After a first batch of five new questions, which were right at 1, 1/4, 1/2, 3/4 and 0."""
+    draws = PrioritizedDraws(share)
+    assert drawn(draws, range(5)) == [0, 1, 2, 3, 4]
+    assert [draws.passed(number, tree(number, *rates)) for number, rates in RATES.items()] == [False] * 5
+    return draws
+
+
+@pytest.mark.parametrize(("share", "questions"), [
+    (0.0, [5, 6, 7, 8, 9]), (0.2, [2, 5, 6, 7, 8]), (0.4, [2, 1, 5, 6, 7]), (0.59, [2, 1, 5, 6, 7]),
+    # There are but three with a signal.
+    (0.99, [2, 1, 3, 5, 6]),
+])  # fmt: skip
+def test_a_share_asks_again_what_was_nearest_to_one_half_and_longest_ago(share, questions):
+    assert drawn(begun(share), range(5, 10)) == questions
+
+
+def test_the_last_group_counts_and_questions_in_flight_are_not_asked_twice():
+    draws = begun(0.5)
+    assert drawn(draws, range(5, 7)) == [2, 5]
+    assert drawn(draws, range(7, 9)) == [1, 6]
+    assert draws.passed(5, tree(2, 1.0, 1.0, 1.0, 1.0)) and not draws.passed(6, tree(5, 1.0, 0.0))
+    assert not draws.passed(7, None)  # It could not be sampled: its earlier pass rate stays.
+    assert drawn(draws, range(9, 13)) == [5, 1, 7, 8]
+
+
+def test_a_question_that_comes_back_in_another_epoch_is_the_same_one():
+    """The environment's id tells it: under its old number it is not asked again for what it was."""
+    draws = begun(0.5)
+    assert drawn(draws, range(5, 7)) == [2, 5]
+    assert not draws.passed(6, tree(2, 1.0, 1.0))
+    assert drawn(draws, range(7, 9)) == [1, 6]
+
+
+def test_a_resumed_run_draws_the_same():
+    draws = begun(0.5)
+    draws.draw(range(5, 9))
+    resumed = PrioritizedDraws(0.5)
+    resumed.set_state(json.loads(json.dumps(draws.get_state())))
+    for one in (draws, resumed):
+        assert [one.question_at(place) for place in range(5, 9)] == [2, 1, 5, 6]
+        one.passed(5, tree(2, 0.0))
+        one.draw(range(5, 11))  # Those in flight keep theirs.
+    assert [resumed.question_at(place) for place in range(6, 11)] == [
+        draws.question_at(place) for place in range(6, 11)
+    ]
+    assert resumed.get_state() == draws.get_state()
