@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import pytest
 
-from tests.docs.pages import PAGES, REPOSITORY, headings, links, name_of, sentences
+from tests.docs.pages import PAGES, README, REPOSITORY, headings, links, name_of, sentences
 
 #: A docstring's reference to a page, and to a section of it.
 _REFERENCE = re.compile(r'(docs/[\w/]+\.md)(?:,\s+(?:#\s+)?"([^"]+)")?')
@@ -54,7 +54,6 @@ def test_no_page_repeats_a_sentence_of_another():
     assert {sentence: pages for sentence, pages in pages_of.items() if len(pages) > 1} == {}
 
 
-def test_the_index_lists_every_page():
-    index = REPOSITORY / "docs" / "index.md"
-    listed = {(index.parent / link.partition("#")[0]).resolve() for link in links(index)}
-    assert {page for page in PAGES if page.parent == index.parent and page != index} - listed == set()
+def test_the_readme_lists_every_page():
+    listed = {(REPOSITORY / link.partition("#")[0]).resolve() for link in links(README)}
+    assert {page for page in PAGES if page.parent.name == "docs"} - listed == set()
