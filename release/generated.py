@@ -44,8 +44,8 @@ class OptionMethods(AlgorithmConfig):
 FIRST_OPTIONS = {
     "num_rollouts": "M. Take more if few questions have returns that differ.",
     "num_initial_rollouts": (
-        "N. Take 2 of 16 if calls cost more than tokens and decisions come late. The paper has 8 of 16 "
-        "([why](algorithm.md#which-responses-are-forked))."
+        "N. Take 2 of 16 if calls cost more than tokens and decisions come late "
+        "([why](algorithm.md#which-responses-are-forked)); the paper has 8."
     ),
     "branch_width": 'Z. Take `"wide"` with few initial rollouts, otherwise 1.',
     "branch_threshold": (
