@@ -267,11 +267,6 @@ ADAPTIVE_ROLLOUT = {
         "seconds after which a question's unfinished trajectories are cut off; they keep their complete turns.",
         POSITIVE,
     ),
-    "deadline_reward": option(
-        None,
-        "reward that the last turn also earns if the deadline cuts a trajectory off; None: it is left out of training.",
-        optional(FINITE),
-    ),
     "on_bad_row": option(
         "raise",
         'if a row cannot be asked (no answer, prompt too long), "raise" ends the run and names the row; "skip" leaves '

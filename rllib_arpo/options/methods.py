@@ -61,7 +61,6 @@ class OptionMethods(AlgorithmConfig):
         max_turn_tokens: int | None = NotProvided,
         temperature: float = NotProvided,
         question_deadline_s: float = NotProvided,
-        deadline_reward: float | None = NotProvided,
         on_bad_row: str = NotProvided,
         max_weight_lag: int = NotProvided,
         deterministic: bool = NotProvided,
