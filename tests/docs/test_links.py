@@ -56,4 +56,4 @@ def test_no_page_repeats_a_sentence_of_another():
 
 def test_the_readme_lists_every_page():
     listed = {(REPOSITORY / link.partition("#")[0]).resolve() for link in links(README)}
-    assert {page for page in PAGES if page.parent.name == "docs"} - listed == set()
+    assert {page for page in PAGES if page.parent == REPOSITORY / "docs"} - listed == set()
