@@ -34,24 +34,20 @@ def doubled(algorithm) -> dict:
     return {DEFAULT_MODULE_ID: {name: 2 * value if name.endswith(NAME) else value for name, value in weights.items()}}
 
 
-def set_in_the_group(algorithm) -> None:
-    algorithm.learner_group.set_weights(doubled(algorithm))
-
-
-def set_in_the_algorithm(algorithm) -> None:
-    algorithm.set_weights(doubled(algorithm))
-
-
-def set_in_the_module(algorithm) -> None:
-    algorithm.get_module().set_state(doubled(algorithm)[DEFAULT_MODULE_ID])
-
-
 def change_in_each_learner(algorithm) -> None:
     def double(learner) -> None:
         with torch.no_grad():
             learner.module[DEFAULT_MODULE_ID].causal_lm.get_parameter(NAME).mul_(2.0)
 
     algorithm.learner_group.foreach_learner(double)
+
+
+CHANGES = {
+    "group": lambda algorithm: algorithm.learner_group.set_weights(doubled(algorithm)),
+    "algorithm": lambda algorithm: algorithm.set_weights(doubled(algorithm)),
+    "module": lambda algorithm: algorithm.get_module().set_state(doubled(algorithm)[DEFAULT_MODULE_ID]),
+    "each learner": change_in_each_learner,
+}
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +69,10 @@ def weights_at_the_first_request(algorithm, methods) -> np.ndarray:
 
 
 @pytest.mark.parametrize("method", ["evaluate", "train"])
-@pytest.mark.parametrize("change", [set_in_the_group, set_in_the_algorithm, set_in_the_module, change_in_each_learner])
+@pytest.mark.parametrize("change", CHANGES)
 def test_weights_that_the_user_changes_reach_the_engine(guest, change, method):
     before = copy.deepcopy(weights_of(guest))
-    change(guest)
+    CHANGES[change](guest)
     seen = weights_at_the_first_request(guest, [method])
     np.testing.assert_array_equal(seen, 2 * before[DEFAULT_MODULE_ID][NAME])
     guest.set_weights(before)
