@@ -247,19 +247,12 @@ class FakeDispatcher:
 CONFIG = ARPOConfig().training(questions_per_batch=2).adaptive_rollout(max_weight_lag=1)
 
 
-def test_questions_over_the_bound_are_asked_again():
-    """A question whose tokens are two updates old, with a bound of one, is asked again and counted."""
-    dispatcher = FakeDispatcher({0: [4], 1: [2, 5]})
+@pytest.mark.parametrize(("oldest", "kept", "given_up"), [([2, 5], [(0, 4), (1, 5)], 0), ([2], [(0, 4)], 1)])
+def test_questions_over_the_bound_are_asked_again(oldest, kept, given_up):
+    """A question whose tokens are two updates old, with a bound of one; if it is given up then, it is left out."""
+    dispatcher = FakeDispatcher({0: [4], 1: oldest})
     batch = QuestionStream(dispatcher, CONFIG).next_batch(SamplingConditions(weight_version=5))
-    assert [(q.number, oldest_weights(q.tree)) for q in batch.questions] == [(0, 4), (1, 5)]
+    assert [(q.number, oldest_weights(q.tree)) for q in batch.questions] == kept
+    assert [weight_lag(q, 5) for q in batch.questions] == [1, 0][: len(kept)]
     assert dispatcher.asked == [[0, 1, 2, 3], [1]]
-    assert [weight_lag(q, 5) for q in batch.questions] == [1, 0]
-    assert batch.num_requeued == 1
-
-
-def test_a_question_over_the_bound_that_is_given_up_when_it_is_asked_again_is_left_out():
-    dispatcher = FakeDispatcher({0: [4], 1: [2]})
-    batch = QuestionStream(dispatcher, CONFIG).next_batch(SamplingConditions(weight_version=5))
-    assert [q.number for q in batch.questions] == [0]
-    assert dispatcher.asked == [[0, 1, 2, 3], [1]]
-    assert (batch.num_requeued, batch.num_given_up) == (1, 1)
+    assert (batch.num_requeued, batch.num_given_up) == (1, given_up)

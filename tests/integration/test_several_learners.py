@@ -63,7 +63,7 @@ def config(model_folder, monkeypatch) -> ARPOConfig:
         raise AssertionError("RLlib's way through the driver takes at most 1 GiB.")
 
     monkeypatch.setattr(rllib_checkpoints, "sync_dir_between_nodes", refused)
-    monkeypatch.setattr(learner_group, "FAILURE_GRACE_S", 3.0)
+    monkeypatch.setattr(learner_group, "FAILURE_GRACE_S", 8.0)
     config = scripted_config(model_folder).language_model(dtype="float64").training(learner_timeout_s=None)
     return config.learners(num_learners=2, custom_resources_per_learner={"for_learners": 1})
 

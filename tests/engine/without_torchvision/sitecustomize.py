@@ -1,25 +1,14 @@
-"""Makes `import torchvision` succeed where this folder is on PYTHONPATH; its attributes are empty classes.
+"""Makes `import torchvision` succeed where this folder is on PYTHONPATH; its modules and attributes are empty classes.
 
 vLLM imports it for Qwen3.5, whose text needs nothing of it. The lock for CPUs leaves it out.
 """
 
 import importlib.machinery
 import sys
-import types
 
 
 class Empty(type):
     def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Empty(name, (), {})
-
-
-class Module(types.ModuleType):
-    __path__ = ()
-    __version__ = "0"
-
-    def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
         return Empty(name, (), {})
@@ -31,7 +20,7 @@ class Finder:
             return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec):
-        return Module(spec.name)
+        return Empty(spec.name, (), {"__path__": (), "__version__": "0"})
 
     def exec_module(self, module):
         pass
