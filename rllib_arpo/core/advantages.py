@@ -308,26 +308,21 @@ def to_go_offsets(tree: QuestionTree, layout: TreeLayout, factors: np.ndarray, s
     return (earlier - means[depth]) / scale
 
 
-def kl_reward_to_go(kl: np.ndarray, parent: np.ndarray, end: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
-    """The KL from each token to the end of its path (REINFORCE++, arXiv 2501.03262, eq. 5).
-
-    The penalty in the reward of generated token t is `-kl_coeff * kl[t]`; without discount its return is the leaf's
-    reward minus `kl_coeff` times what this function returns.
+def path_stops(parent: np.ndarray, end: np.ndarray, loss_mask: np.ndarray) -> np.ndarray:
+    """Where the path of each loss token ends, if no two trajectories share a generated token.
 
     Args:
-        kl: [T], k1 KL of every token; entries outside the loss mask are ignored.
         parent, end, loss_mask: [T], of a packed pass (`PackedTree`), in which trajectories share at most the prompt.
 
     Returns:
-        [T] float64; 0 outside the loss mask.
+        [K] int64: loss tokens k to stops[k] - 1, counted among the loss tokens, are on one path and end it.
 
     Raises:
         ValueError: several trajectories share a generated token, which then has no single path to its end.
     """
-    tokens = np.arange(len(kl))
+    tokens = np.arange(len(parent))
     # A token is shared if a token below it branches off from anywhere but the token right before.
     branch_starts = _range_sums((parent != tokens - 1).astype(np.float64), tokens + 1, end)
     if np.any(branch_starts[loss_mask] > 0):
         raise ValueError("KL in the reward needs trajectories without forks, but a generated token is shared")
-    to_go = _range_sums(np.where(loss_mask, kl, 0.0), tokens, end)
-    return np.where(loss_mask, to_go, 0.0)
+    return np.cumsum(loss_mask)[end[loss_mask] - 1]

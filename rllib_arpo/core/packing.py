@@ -195,21 +195,22 @@ def concatenate(packed_trees: Sequence[PackedTree]) -> PackedTree:
 
 
 def plan_passes(sizes: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Groups consecutive trees greedily into passes of at most `max_tokens` tokens.
+    """Groups trees into passes of at most `max_tokens` tokens: the largest first, each into the first with room.
 
     Args:
         sizes: tokens of each tree, none above `max_tokens`.
         max_tokens: the limit of a pass.
 
     Returns:
-        the indices of each pass's trees; every index once, in order.
+        the indices of each pass's trees; every index once, in order within a pass.
     """
     passes: list[list[int]] = []
-    room = 0
-    for i, size in enumerate(sizes):
-        if not passes or size > room:
+    rooms: list[int] = []
+    for i in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        chosen = next((number for number, room in enumerate(rooms) if sizes[i] <= room), len(rooms))
+        if chosen == len(rooms):
             passes.append([])
-            room = max_tokens
-        passes[-1].append(i)
-        room -= size
-    return passes
+            rooms.append(max_tokens)
+        passes[chosen].append(i)
+        rooms[chosen] -= sizes[i]
+    return [sorted(group) for group in passes]

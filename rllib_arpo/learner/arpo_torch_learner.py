@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +54,7 @@ from rllib_arpo.core.loss import (
 from rllib_arpo.files import check_files, write_checksums
 from rllib_arpo.learner.memory_budget import AUTO
 from rllib_arpo.learner.metrics import Total, Totals, add_questions, update_metrics
+from rllib_arpo.learner.offload import OffloadedAdamW
 from rllib_arpo.learner.passes import (
     Piece,
     check_one_context,
@@ -84,15 +85,6 @@ logger = logging.getLogger("rllib_arpo")
 def _clipping(config: AlgorithmConfig) -> tuple[float, float, float | None, bool]:
     """The last arguments of `tree_policy_objective` and `clipped_mass`."""
     return config.clip_low, config.clip_high, config.dual_clip, config.keep_clipped_gradient
-
-
-def move_states(optimizers: Iterable[torch.optim.Optimizer], device: torch.device) -> None:
-    """Moves the tensors that have their parameter's shape; step counters stay where the optimizer needs them."""
-    for optimizer in optimizers:
-        for parameter, state in optimizer.state.items():
-            for name, value in state.items():
-                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
-                    state[name] = value.to(device)
 
 
 class ARPOTorchLearner(TorchLearner):
@@ -130,9 +122,10 @@ class ARPOTorchLearner(TorchLearner):
         if self.config.gradient_checkpointing == AUTO:
             decision = decide_here(self.config, self._device, module[DEFAULT_MODULE_ID].scorer.compiles_layers)
             logger.info("%s", decision)
-            # If one learner has too little memory, all checkpoint: under FSDP2 they compute each layer together.
-            if gather_names([str(decision)] * decision.checkpointing, self.distributed):
-                module[DEFAULT_MODULE_ID].checkpoint_layers()
+            # All do as the learner with the least memory: under FSDP2 they compute each layer together.
+            layers = max(map(int, gather_names([str(decision.layers)], self.distributed)))
+            if layers:
+                module[DEFAULT_MODULE_ID].checkpoint_layers(layers)
         return module
 
     def _place(self, module: LLMRLModule) -> LLMRLModule:
@@ -153,7 +146,7 @@ class ARPOTorchLearner(TorchLearner):
         # On a GPU one kernel updates all parameters; by default torch would loop over DTensors (FSDP2).
         fused = True if self._device.type == "cuda" else None
         settings = {"betas": tuple(config.adam_betas), "weight_decay": config.weight_decay, "fused": fused}
-        optimizer = torch.optim.AdamW(parameters, **settings)
+        optimizer = (OffloadedAdamW if config.optimizer_offload else torch.optim.AdamW)(parameters, **settings)
         self.register_optimizer(
             module_id=module_id, optimizer=optimizer, params=parameters, lr_or_lr_schedule=config.lr
         )
@@ -252,12 +245,13 @@ class ARPOTorchLearner(TorchLearner):
 
     @torch.no_grad()
     def _log_probs(self, module: LLMRLModule | BaseModel, pieces: list[Piece]) -> list[Tensor]:
-        """The log-probs of each piece's loss tokens under `module`, [K] each, on the CPU."""
-        result: list[Tensor] = []
+        """The log-probs of each piece's loss tokens under `module`, [K] each."""
+        found: dict[int, Tensor] = {}
         for group in self._passes(pieces):
             out = module.forward_train(pass_to_tensors(group, self._device), with_entropy=False)
-            result += out[LOG_PROBS].cpu().split([piece.packed.num_loss_tokens for piece in group])
-        return result[: len(pieces)]
+            parts = out[LOG_PROBS].split([piece.packed.num_loss_tokens for piece in group])
+            found |= {id(piece): part for piece, part in zip(group, parts, strict=True)}
+        return [found[id(piece)] for piece in pieces]
 
     def _passes(self, pieces: Sequence[Piece]) -> list[list[Piece]]:
         """The passes of this learner, followed by idle ones if other learners have more."""
@@ -270,22 +264,23 @@ class ARPOTorchLearner(TorchLearner):
         trees: list[LeafAdvantages] = columns[LEAF_ADVANTAGES]
         question_ids = [trees[question].tree.question_id for question in minibatch.questions]
         self._zero_gradients()
-        failed: set[int] = set()
         constants = {
             DENOMINATOR: minibatch.denominator,
             REWARD_SCALE: columns[REWARD_SCALE],
             ENTROPY_STATISTICS: minibatch.entropies,
         }
-        for group in self._passes(pieces):
-            if not self._accumulate_gradients(group, constants):
-                failed.update(piece.question for piece in group)
+        passes = self._passes(pieces)
+        losses = [self._accumulate_gradients(group, constants) for group in passes]
+        gradients = self._sharding.reduce_gradients(list(self._params.values()))
+        # Here, once a step, the CPU waits for the device.
+        norm, *losses = torch.stack([self._sharding.norm(gradients), *losses]).tolist()
+        failed = {
+            p.question for group, loss in zip(passes, losses, strict=True) if not math.isfinite(loss) for p in group
+        }
         of_learners = gather_names([trees[q].tree.question_id for q in sorted(failed)], self.distributed)
         if failed_ids := list(dict.fromkeys(of_learners)):
             message = f"The loss is not finite in the pass of the questions {failed_ids}."
             raise NonFiniteLossError(message, failed_ids)
-
-        gradients = self._sharding.reduce_gradients(list(self._params.values()))
-        norm = self._sharding.norm(gradients)
         if not math.isfinite(norm):
             message = f"The gradient is not finite in the minibatch of the questions {question_ids}."
             raise NonFiniteLossError(message, question_ids)
@@ -308,21 +303,15 @@ class ARPOTorchLearner(TorchLearner):
     def _get_global_norm_function() -> Callable[..., Tensor]:
         return returns_whole(TorchLearner._get_global_norm_function())
 
-    @override(TorchLearner)
-    def apply_gradients(self, gradients_dict: dict[Any, Tensor]) -> None:
-        """Makes RLlib's step; with `optimizer_offload` Adam's moments are on the device only meanwhile."""
-        if self.config.optimizer_offload:
-            move_states(self._named_optimizers.values(), self._device)
-        super().apply_gradients(gradients_dict)
-        if self.config.optimizer_offload:
-            move_states(self._named_optimizers.values(), torch.device("cpu"))
-
     def _zero_gradients(self) -> None:
         for optimizer in self._optimizer_parameters:
             optimizer.zero_grad(set_to_none=True)
 
-    def _accumulate_gradients(self, pieces: Sequence[Piece], constants: dict[str, Any]) -> bool:
-        """Runs one pass forward and backward, and frees its activations. Returns False if the loss is not finite."""
+    def _accumulate_gradients(self, pieces: Sequence[Piece], constants: dict[str, Any]) -> Tensor:
+        """Runs one pass forward and backward, and frees its activations; returns the loss, a float64 scalar.
+
+        The CPU does not wait: it prepares the next pass while the device computes this one.
+        """
         batch = pass_to_tensors(pieces, self._device) | constants
         self._totals.add(Total.TOKENS_COMPUTED, sum(p.packed.num_tokens for p in pieces if p.question >= 0))
         fwd_out = self.module[DEFAULT_MODULE_ID].forward_train(batch)
@@ -330,7 +319,7 @@ class ARPOTorchLearner(TorchLearner):
         [loss] = self.compute_losses(fwd_out={DEFAULT_MODULE_ID: fwd_out}, batch={DEFAULT_MODULE_ID: batch}).values()
         # A backward pass even if the loss is not finite: other learners may wait for this one there.
         loss.backward()
-        return bool(torch.isfinite(loss))
+        return loss.detach().double()
 
     @override(Learner)
     def compute_loss_for_module(

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from rllib_arpo.core.advantages import kl_reward_to_go
+from rllib_arpo.core.advantages import path_stops
 from rllib_arpo.core.columns import (
     A_NEG,
     A_POS,
@@ -32,6 +33,7 @@ from rllib_arpo.core.entropy import entropy_factor
 from rllib_arpo.core.packing import PackedTree, concatenate, plan_passes, untrained_chain
 from rllib_arpo.core.shares import cut_by_tokens, share_out, take
 from rllib_arpo.core.tree import QuestionTree
+from rllib_arpo.policy.upload import upload
 
 #: A token costs as much in the layers that every token passes as this many pairs of tokens cost in attention. For
 #: dense models of 0.5B to 8B parameters, whose sizes give 8,000 to 32,000.
@@ -45,9 +47,9 @@ class Piece:
     Attributes:
         question: index of the question in the batch; -1 for none.
         packed: T tokens, K of them in the loss.
-        old_log_probs: [K], the policy's at the start of the update; None if the update is a single step, whose forward
-            pass itself gives them.
-        reference_log_probs: [K], the reference model's; None without one.
+        old_log_probs: [K], the policy's at the start of the update, on the device; None if the update is a single step,
+            whose forward pass itself gives them.
+        reference_log_probs: [K], the reference model's, on the device; None without one.
     """
 
     question: int
@@ -89,7 +91,7 @@ def cut_into_pieces(
 
 
 def group_into_passes(pieces: Sequence[Piece], max_tokens: int) -> list[list[Piece]]:
-    """Groups consecutive pieces into passes of at most `max_tokens` tokens."""
+    """Groups pieces into few passes of at most `max_tokens` tokens."""
     return [[pieces[i] for i in group] for group in plan_passes([p.packed.num_tokens for p in pieces], max_tokens)]
 
 
@@ -102,16 +104,19 @@ def idle_pass() -> list[Piece]:
 
 
 def pass_to_tensors(pieces: Sequence[Piece], device: torch.device | str) -> dict[str, Any]:
-    """The columns of one pass: the module's input, [T] each, and the loss's input per loss token, [K] each."""
+    """The columns of one pass: the module's input, [T] arrays, and the loss's input per loss token, [K] tensors.
+
+    It does not wait for the device, which may still compute the pass before.
+    """
     packed = concatenate([piece.packed for piece in pieces])
-    layout = {name: getattr(packed, name) for name in (TOKEN_IDS, POSITION_IDS, PARENT, END, LOSS_MASK)}
-    of_loss_tokens = (BEHAVIOR_LOG_PROBS, BEHAVIOR_ENTROPIES, A_POS, A_NEG, WEIGHT)
-    targets = {name: getattr(packed, name)[packed.loss_mask] for name in of_loss_tokens}
-    columns = {name: torch.from_numpy(array).to(device) for name, array in {**layout, **targets}.items()}
-    if pieces[0].old_log_probs is not None:
-        columns[OLD_LOG_PROBS] = torch.cat([piece.old_log_probs for piece in pieces]).to(device)
-    if pieces[0].reference_log_probs is not None:
-        columns[REFERENCE_LOG_PROBS] = torch.cat([piece.reference_log_probs for piece in pieces]).to(device)
+    columns: dict[str, Any] = {
+        name: getattr(packed, name) for name in (TOKEN_IDS, POSITION_IDS, PARENT, END, LOSS_MASK)
+    }
+    for name in (BEHAVIOR_LOG_PROBS, BEHAVIOR_ENTROPIES, A_POS, A_NEG, WEIGHT):
+        columns[name] = upload(getattr(packed, name)[packed.loss_mask], device)
+    for name in (OLD_LOG_PROBS, REFERENCE_LOG_PROBS):
+        if getattr(pieces[0], name) is not None:
+            columns[name] = torch.cat([getattr(piece, name) for piece in pieces])
     return columns
 
 
@@ -148,11 +153,9 @@ def subtract_kl_to_go(batch: dict[str, Any], kl: Tensor, kl_coeff: float) -> dic
     Raises:
         ValueError: several trajectories share a generated token.
     """
-    parent, end, loss_mask = (batch[name].cpu().numpy() for name in (PARENT, END, LOSS_MASK))
-    kl_of_tokens = torch.zeros(len(loss_mask), dtype=torch.float64)
-    kl_of_tokens[torch.from_numpy(loss_mask)] = kl.detach().double().cpu()
-    to_go = torch.from_numpy(kl_reward_to_go(kl_of_tokens.numpy(), parent, end, loss_mask)[loss_mask])
-    penalty = kl_coeff * to_go.to(kl.device) / batch[REWARD_SCALE]
+    stop = upload(path_stops(*(batch[name] for name in (PARENT, END, LOSS_MASK))), kl.device)
+    sums = F.pad(kl.detach().double().cumsum(0), (1, 0))
+    penalty = kl_coeff * (sums[stop] - sums[:-1]) / batch[REWARD_SCALE]
     net = batch[A_POS] + batch[A_NEG] - batch[WEIGHT] * penalty
     return {**batch, A_POS: net.clamp(min=0.0), A_NEG: net.clamp(max=0.0)}
 

@@ -109,28 +109,36 @@ def _of_engines(group: DeviceGroup, engine: EngineNeed) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The answer for `gradient_checkpointing="auto"`; `needed` of `memory` bytes are filled if activations are kept."""
+    """The answer for `gradient_checkpointing="auto"`: how many layers, the first ones, are computed again.
 
-    checkpointing: bool
+    `needed` of `memory` bytes are filled if activations of all layers are kept.
+    """
+
+    layers: int
     needed: int
     memory: int
 
     def __str__(self) -> str:
+        answer = f"True for {self.layers} {'layer' if self.layers == 1 else 'layers'}" if self.layers else "False"
         return (
-            f"gradient_checkpointing='auto' is {self.checkpointing}: with all activations the device would hold "
+            f"gradient_checkpointing='auto' is {answer}: with all activations the device would hold "
             f"{self.needed:,} of {self.memory:,} bytes in an update; it may hold {FILLED:.0%}."
         )
 
 
 def decide_checkpointing(model: ModelShape, learner: LearnerShape, engine: EngineShape, memory: int) -> Decision:
-    """Whether learners compute their layers again in the backward pass: only if activations would not fit.
+    """How many layers learners compute again in the backward pass: as few as let all others' activations fit.
 
     Args:
         memory: bytes of each GPU that a learner uses, or of its machine if it has none. The learner shares it with
             other learners and with engines, except for engines that sleep during the update.
     """
     groups = gpu_groups(learner, engine) if learner.gpus else [cpu_group(learner, engine)]
-    need = learner_need(model, replace(learner, checkpointing=False))
     of_engine = engine_need(model, engine, memory)
-    needed = max(needed_in_update(group, need, of_engine, engine.sleeps) for group in groups if group.learners)
-    return Decision(needed > FILLED * memory, needed, memory)
+
+    def needed(layers: int) -> int:
+        need = learner_need(model, replace(learner, checkpointing=layers > 0, checkpointed_layers=layers))
+        return max(needed_in_update(group, need, of_engine, engine.sleeps) for group in groups if group.learners)
+
+    fitting = (layers for layers in range(model.layers) if needed(layers) <= FILLED * memory)
+    return Decision(next(fitting, model.layers), needed(0), memory)

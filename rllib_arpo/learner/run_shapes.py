@@ -13,7 +13,7 @@ from rllib_arpo.learner.memory_budget import AUTO, LearnerShape
 from rllib_arpo.learner.placement import Decision, decide_checkpointing
 from rllib_arpo.policy.compilation import LAYERS
 from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
-from rllib_arpo.policy.lm_head import CHUNK_SIZES
+from rllib_arpo.policy.lm_head import CHUNK_SIZES, KEPT_BYTES
 from rllib_arpo.policy.model_shape import model_shape
 from rllib_arpo.weights.transports import shares_gpu
 
@@ -34,6 +34,7 @@ def learner_shape(config: AlgorithmConfig) -> LearnerShape:
         tokens_per_pass=config.max_tokens_per_pass,
         compute_bytes=COMPUTE_DTYPES[config.dtype].itemsize,
         head_chunk=CHUNK_SIZES["cuda" if gpus else "cpu"],
+        head_kept=KEPT_BYTES,
         compiled=config.learner_compile == LAYERS or (config.learner_compile == AUTO and gpus > 0),
         remote=config.num_learners > 0,
     )

@@ -83,17 +83,19 @@ class Replicas:
                 work.wait()
         return gradients
 
-    def norm(self, gradients: Sequence[Tensor]) -> float:
-        """The norm of all gradients of the whole model, the same on every learner."""
-        return torch.nn.utils.get_total_norm(gradients).item()
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """The norm of all gradients of the whole model, the same on every learner: a float64 scalar on the device."""
+        return torch.nn.utils.get_total_norm(gradients).double()
 
 
 class FSDP2(Replicas):
     """`fully_shard` splits parameters, gradients and optimizer state among the learners.
 
     FSDP2 assembles a decoder layer when it computes, and sums and splits its gradients right after its backward pass.
-    The root holds the embedding, the last norm and the head. It sends weights and sums gradients in the type of the
-    master weights, fp32 (fp64 for fp64): the update equals `Replicas`' update up to the order of sums.
+    It sends layers in the type of the products, except for models with recurrent states, whose decays need fp32. The
+    root holds the embedding, the last norm and the head, which stay in fp32. Gradients are summed in fp32 (fp64 for
+    fp64). So in fp32 and fp64 the update equals `Replicas`' update up to the order of sums; in bf16 the weights of the
+    layers' norms are rounded as well, as the engine rounds them.
 
     Each forward and backward pass has collectives, so all learners must make the same number of passes.
     """
@@ -112,10 +114,13 @@ class FSDP2(Replicas):
 
     def distribute(self, module: LLMRLModule) -> None:
         """Turns the parameters into DTensors. No learner sends weights: each has loaded all and keeps its part."""
-        from torch.distributed.fsdp import FSDPModule, fully_shard
+        from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
+        policy = MixedPrecisionPolicy()
+        if module.scorer.dtype.itemsize < 4 and module.scorer.layer_kinds.reach is None:
+            policy = MixedPrecisionPolicy(module.scorer.dtype, torch.float32, cast_forward_inputs=False)
         for layer in module.causal_lm.get_decoder().layers:
-            fully_shard(layer, mesh=self._mesh)
+            fully_shard(layer, mesh=self._mesh, mp_policy=policy)
         # By default the root would stay assembled after a forward pass without a backward pass, and miss later weights.
         fully_shard(module.scorer, mesh=self._mesh, reshard_after_forward=True)
         for part in module.scorer.modules():
@@ -132,8 +137,8 @@ class FSDP2(Replicas):
     def reduce_gradients(self, parameters: Sequence[Tensor]) -> list[Tensor]:
         return own_gradients(parameters)
 
-    def norm(self, gradients: Sequence[Tensor]) -> float:
-        return torch.nn.utils.get_total_norm(gradients).full_tensor().item()
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        return torch.nn.utils.get_total_norm(gradients).full_tensor().double()
 
 
 #: Value of `sharding` -> its class.

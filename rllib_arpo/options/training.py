@@ -181,7 +181,7 @@ TRAINING = {
     ),
     "gradient_checkpointing": _option(
         "auto",
-        'whether the backward pass recomputes activations; "auto": if they would not fit into memory.',
+        'whether the backward pass recomputes layers, except for their attention; "auto": as few as let the rest fit.',
         one_of("auto", True, False),
     ),
     "tree_attention": _option(
@@ -299,17 +299,12 @@ TRAINING = {
     ),
     "optimizer_offload": _option(
         False,
-        "keeps Adam's state in CPU memory except during optimizer steps; for learners on GPUs.",
+        "keeps Adam's moments in CPU memory; a step brings them over part by part. For learners on GPUs.",
         SWITCH,
         Need(
             "the learners have no GPU; set num_gpus_per_learner",
             lambda c: not c.optimizer_offload or c.num_gpus_per_learner > 0,
             {"optimizer_offload": True},
-        ),
-        Need(
-            "does not work with sharding={sharding!r}, which splits Adam's state",
-            lambda c: not c.optimizer_offload or c.sharding == "none",
-            {"optimizer_offload": True, "sharding": "fsdp2", "num_learners": 2, "num_gpus_per_learner": 1},
         ),
     ),
 }

@@ -204,12 +204,13 @@ def check_tree_forward(model: PreTrainedModel) -> None:
         kinds = layer_kinds(model.config)
         # A prompt, and a branch of one token that forks into two of two and one tokens.
         n = _CHECK_PROMPT if kinds.reach is None else _CHECK_PROMPT_OF_STATES
-        end = torch.tensor([n + 4] * (n + 1) + [n + 3, n + 3, n + 4], device=model.device)
+        end = [n + 4] * (n + 1) + [n + 3, n + 3, n + 4]
         tokens = (1 + torch.arange(n + 4, device=model.device) % (model.config.vocab_size - 1))[None]
         positions = torch.tensor([*range(n + 3), n + 1], device=model.device)[None]
         try:
             try:
-                hidden = tree_hidden_states(model, tokens, positions, plan_pass(end, model.dtype, kinds=kinds))
+                plan = plan_pass(end, model.dtype, kinds=kinds, device=model.device)
+                hidden = tree_hidden_states(model, tokens, positions, plan)
             except TypeError as error:  # Its decoder does not hand further keywords to the attention.
                 title = _title(model.config)
                 raise ValueError(f"{title} cannot be trained on packed trees: {first_line(error)}.") from error

@@ -20,6 +20,7 @@ from rllib_arpo.core.columns import (
     POSITION_IDS,
     TOKEN_IDS,
 )
+from rllib_arpo.policy.attention.tree_operator import keep_attention
 from rllib_arpo.policy.causal_lm import load_causal_lm, round_weights
 from rllib_arpo.policy.checkpoint_names import check_shapes
 from rllib_arpo.policy.lora import Adapter
@@ -50,8 +51,8 @@ class LLMRLModule(TorchRLModule):
         dtype: "bfloat16", "float16", "float32" or "float64": the type of the matrix products. Trained weights are fp32
             (fp64 for "float64"), and autocast applies lower types; the frozen base of a LoRA has this type.
         temperature: the sampling temperature, > 0.
-        gradient_checkpointing: computes each layer again in the backward pass; "auto": only after
-            `checkpoint_layers()`, which the learner calls if it lacks memory.
+        gradient_checkpointing: computes each layer again in the backward pass; "auto": only as many as the learner
+            passes to `checkpoint_layers`, since it lacks memory.
         tree_attention: the kernel, a key of `TREE_KERNELS`; "auto" (or missing): the fastest that runs.
         lora: None trains all weights; keywords of `peft.LoraConfig` train only a LoRA adapter.
 
@@ -77,13 +78,22 @@ class LLMRLModule(TorchRLModule):
         if settings.get("lora") is not None:
             round_weights(self.causal_lm, dtype)
             self._adapter = Adapter(self.causal_lm, settings["lora"])
+        self.scorer = TreeScorer(self.causal_lm, dtype, settings.get("tree_attention", "auto"))
         if settings.get("gradient_checkpointing") is True:
             self.checkpoint_layers()
-        self.scorer = TreeScorer(self.causal_lm, dtype, settings.get("tree_attention", "auto"))
 
-    def checkpoint_layers(self) -> None:
-        """Makes the backward pass compute each layer again from now on."""
-        self.causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    def checkpoint_layers(self, number: int | None = None) -> None:
+        """Makes the backward pass compute again, from now on, the logits and the first layers but for their attention.
+
+        Args:
+            number: of layers; None: all.
+        """
+        self.scorer.kept_logit_bytes = 0
+        settings = {"use_reentrant": False, "context_fn": keep_attention, "preserve_rng_state": False}
+        self.causal_lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
+        layers = self.causal_lm.get_decoder().layers
+        for layer in layers[len(layers) if number is None else number :]:
+            layer.gradient_checkpointing = False
 
     @override(TorchRLModule)
     def _forward_train(
@@ -92,16 +102,18 @@ class LLMRLModule(TorchRLModule):
         """Scores one pass.
 
         Args:
-            batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, `LOSS_MASK`, [T] each, of one or more packed trees. No
-                first token of a prompt is in the loss, since nothing precedes it (`pack_tree` ensures it).
+            batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, `LOSS_MASK`, [T] each, of one or more packed trees, as
+                arrays or tensors in the CPU's memory. No first token of a prompt is in the loss, since nothing precedes
+                it (`pack_tree` ensures it).
             with_entropy: False leaves `ENTROPY` out.
 
         Returns:
             `LOG_PROBS` and `ENTROPY` (nats), [K] each, fp32 or fp64: one entry per loss token in packed order, at the
             sampling temperature, computed from the hidden state at the token's parent.
         """
-        rows = batch[LOSS_MASK].nonzero().squeeze(1)
-        log_probs, entropy = self.scorer(batch, rows, self._temperature, with_entropy=with_entropy)
+        arrays = {name: np.asarray(batch[name]) for name in (TOKEN_IDS, POSITION_IDS, PARENT, END, LOSS_MASK)}
+        rows = np.flatnonzero(arrays[LOSS_MASK])
+        log_probs, entropy = self.scorer(arrays, rows, self._temperature, with_entropy=with_entropy)
         return {LOG_PROBS: log_probs} if entropy is None else {LOG_PROBS: log_probs, ENTROPY: entropy}
 
     @override(TorchRLModule)
@@ -126,13 +138,12 @@ class LLMRLModule(TorchRLModule):
     @torch.no_grad()
     def score(self, token_ids: np.ndarray) -> np.ndarray:
         """Log-probs [n - 1] float32 of token_ids[1:] at temperature 1, in the compute dtype of training."""
-        device, n = self.causal_lm.device, len(token_ids)
-        positions = torch.arange(n, device=device)
+        positions = np.arange(len(token_ids))
         chain = {
-            TOKEN_IDS: torch.from_numpy(token_ids).to(device),
+            TOKEN_IDS: token_ids,
             POSITION_IDS: positions,
             PARENT: positions - 1,
-            END: torch.full_like(positions, n),
+            END: np.full_like(positions, len(token_ids)),
         }
         return self.scorer(chain, positions[1:], temperature=1.0, with_entropy=False)[0].float().cpu().numpy()
 

@@ -68,17 +68,34 @@ def part_like(whole: np.ndarray | Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
 
 
+def split_like(part: Tensor, parameter: Tensor) -> Tensor:
+    """A learner's part of a moment, split like its parameter and on its device; `part` itself if it is that."""
+    if isinstance(part, DTensor):
+        return part
+    part = part.to(parameter.device, non_blocking=True)
+    if not isinstance(parameter, DTensor):
+        return part
+    layout = {"shape": parameter.shape, "stride": parameter.stride()}
+    return DTensor.from_local(part, parameter.device_mesh, parameter.placements, run_check=False, **layout)
+
+
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """`state_dict()` with copies as whole arrays; `whole_array` says which learner gets them."""
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
-    def whole(value: Any) -> Any:
+    def whole(value: Any, parameter: Tensor) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        # An offloaded moment of a split parameter is a plain tensor (`learner/offload.py`); a step counter is a number.
+        value = split_like(value, parameter) if isinstance(parameter, DTensor) and value.dim() else value
         # A view would change with the next step. (A copy of None is None.)
-        return copy.copy(whole_array(value)) if isinstance(value, Tensor) else value
+        return copy.copy(whole_array(value))
 
     state = optimizer.state_dict()
     return {
         "state": {
-            index: {name: whole(value) for name, value in values.items()} for index, values in state["state"].items()
+            index: {name: whole(value, parameters[index]) for name, value in values.items()}
+            for index, values in state["state"].items()
         },
         "param_groups": state["param_groups"],
     }

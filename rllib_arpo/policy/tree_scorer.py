@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -11,7 +13,8 @@ from rllib_arpo.core.columns import END, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.policy.attention.tree import attention_dtype, plan_pass
 from rllib_arpo.policy.causal_lm import layer_kinds, num_experts, tree_hidden_states
 from rllib_arpo.policy.compilation import compiles
-from rllib_arpo.policy.lm_head import EAGER, chunked_log_probs, compiled
+from rllib_arpo.policy.lm_head import EAGER, KEPT_BYTES, chunked_log_probs, compiled
+from rllib_arpo.policy.upload import upload
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,10 +34,12 @@ class TreeScorer(nn.Module):
     def __init__(self, causal_lm: PreTrainedModel, dtype: torch.dtype, tree_attention: str):
         super().__init__()
         self.causal_lm = causal_lm
-        self._dtype = dtype
+        self.dtype = dtype
         self._tree_attention = tree_attention
-        self._layer_kinds = layer_kinds(causal_lm.config)
+        self.layer_kinds = layer_kinds(causal_lm.config)
         self._chunk_functions = EAGER
+        #: Bytes of logits that are kept for the backward pass.
+        self.kept_logit_bytes = KEPT_BYTES
         #: Whether `compile_parts` has had the layers compiled.
         self.compiles_layers = False
 
@@ -57,8 +62,8 @@ class TreeScorer(nn.Module):
 
     def forward(
         self,
-        batch: dict[str, Any],
-        rows: torch.Tensor,
+        batch: Mapping[str, np.ndarray],
+        rows: np.ndarray,
         temperature: float,
         *,
         with_entropy: bool = True,
@@ -66,7 +71,7 @@ class TreeScorer(nn.Module):
         """Log-probs and entropies of the tokens in `rows` of a pass, each from the hidden state at its parent.
 
         Args:
-            batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, [T] each.
+            batch: `TOKEN_IDS`, `POSITION_IDS`, `PARENT`, `END`, [T] each: arrays, which FSDP2 leaves where they are.
             rows: [K] indices into them; none is the first token of a prompt.
             temperature: > 0.
             with_entropy: False computes no entropies, and returns None for them.
@@ -75,20 +80,23 @@ class TreeScorer(nn.Module):
             log-probs and entropies (nats), [K] each, fp32 or fp64.
         """
         head = self.causal_lm.get_output_embeddings()
-        token_ids = batch[TOKEN_IDS].long()
-        device_type, autocast = head.weight.device.type, self._dtype.itemsize < 4
-        dtype = attention_dtype(self._dtype, device_type)
-        plan = plan_pass(batch[END], dtype, self._tree_attention, self._layer_kinds)
+        device, autocast = head.weight.device, self.dtype.itemsize < 4
+        dtype = attention_dtype(self.dtype, device.type)
+        plan = plan_pass(batch[END], dtype, self._tree_attention, self.layer_kinds, device)
+        # The pass before this one may still be computed; nothing here waits for it.
+        columns = (batch[TOKEN_IDS], batch[POSITION_IDS], batch[PARENT][rows], batch[TOKEN_IDS][rows])
+        token_ids, positions, parents, targets = (upload(np.asarray(column, np.int64), device) for column in columns)
         # Each weight is used once in a pass. Autocast's cache would keep its copy until the end, even under FSDP2.
-        lower = self._dtype if autocast else None
-        with torch.autocast(device_type, lower, enabled=autocast, cache_enabled=False):
-            hidden = tree_hidden_states(self.causal_lm, token_ids[None], batch[POSITION_IDS].long()[None], plan)
+        lower = self.dtype if autocast else None
+        with torch.autocast(device.type, lower, enabled=autocast, cache_enabled=False):
+            hidden = tree_hidden_states(self.causal_lm, token_ids[None], positions[None], plan)
             return chunked_log_probs(
-                hidden[batch[PARENT][rows]],
-                token_ids[rows],
+                hidden[parents],
+                targets,
                 head.weight,
                 head.bias,
                 temperature=temperature,
+                kept_bytes=self.kept_logit_bytes,
                 with_entropy=with_entropy,
                 functions=self._chunk_functions,
             )

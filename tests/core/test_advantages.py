@@ -9,11 +9,11 @@ from rllib_arpo.core.advantages import (
     LEAF_WEIGHTINGS,
     group_advantages,
     hard_attribution,
-    kl_reward_to_go,
     leaf_ranges,
     leaf_weights,
     loss_denominator,
     overlong_penalty,
+    path_stops,
     reward_scale,
     soft_attribution,
     to_go_offsets,
@@ -185,20 +185,17 @@ def _packed(tree: QuestionTree):
     return pack_tree(tree, layout, soft_attribution(ones, ones, *leaf_ranges(layout)))
 
 
-def test_kl_reward_to_go_by_hand():
+def test_path_stops_by_hand():
     tree = make_tree(
         [1, 2],
         [make_trajectory("0", [make_turn([3, 4], [5, 6]), make_turn([7])]), make_trajectory("1", [make_turn([8, 9])])],
     )
     packed = concatenate([_packed(tree), _packed(tree)])
-    # The prompt (100s) and the tool response (200s) are not generated.
-    kl = np.array([100, 101, 1.0, 2.0, 200, 201, 4.0, 8.0, 16.0])
-    expected = np.array([0, 0, 7.0, 6.0, 0, 0, 4.0, 24.0, 16.0])
-    to_go = kl_reward_to_go(np.concatenate([kl, 10 * kl]), packed.parent, packed.end, packed.loss_mask)
-    assert to_go.tolist() == [*expected, *(10 * expected)]
+    # Of each tree three generated tokens are on one path, and two on another.
+    assert path_stops(packed.parent, packed.end, packed.loss_mask).tolist() == [3, 3, 3, 5, 5, 8, 8, 8, 10, 10]
 
 
-def test_kl_reward_to_go_refuses_forks():
+def test_path_stops_refuse_forks():
     packed = _packed(_forked_tree())
     with pytest.raises(ValueError, match="without forks"):
-        kl_reward_to_go(np.ones(packed.num_tokens), packed.parent, packed.end, packed.loss_mask)
+        path_stops(packed.parent, packed.end, packed.loss_mask)

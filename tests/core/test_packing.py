@@ -245,7 +245,7 @@ def test_concatenation_by_hand():
 
 @pytest.mark.parametrize(
     ("sizes", "passes"),
-    [([], []), ([5], [[0]]), ([4, 6, 1, 9, 10], [[0, 1], [2, 3], [4]]), ([6, 5, 5, 6], [[0], [1, 2], [3]])],
+    [([], []), ([5], [[0]]), ([4, 6, 1, 9, 10], [[4], [2, 3], [0, 1]]), ([6, 5, 5, 6], [[0], [3], [1, 2]])],
 )
-def test_passes_are_filled_in_order(sizes: list[int], passes: list[list[int]]):
+def test_the_largest_trees_come_first_and_smaller_ones_fill_the_rooms(sizes: list[int], passes: list[list[int]]):
     assert plan_passes(sizes, 10) == passes

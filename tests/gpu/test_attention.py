@@ -49,8 +49,9 @@ def test_the_speed_of_a_kernel(kernel, sizes, figures):
     skip_unless_it_runs(kernel, dtype)
     per_question = min(sizes.attention_tokens, QUESTION_TOKENS)
     questions = [make_question(SHARING, per_question, seed) for seed in range(sizes.attention_tokens // per_question)]
-    end = torch.from_numpy(concatenate(make_rollouts(questions).trees).end.astype(np.int64)).to(DEVICE)
-    plan, (num_heads, groups, head_dim) = plan_tree(end, dtype, kernel), sizes.large.heads
+    end = concatenate(make_rollouts(questions).trees).end
+    plan = plan_tree(end, dtype, kernel, device=torch.device(DEVICE))
+    num_heads, groups, head_dim = sizes.large.heads
     draws = [torch.randn(1, n, len(end), head_dim, device=DEVICE, dtype=dtype) for n in (num_heads, groups, groups)]
     inputs, grad = [drawn.requires_grad_() for drawn in draws], torch.randn_like(draws[0])
 
@@ -58,14 +59,14 @@ def test_the_speed_of_a_kernel(kernel, sizes, figures):
         torch.autograd.grad(plan.attend(*inputs, None), inputs, grad)
 
     seconds = [timed(forward_and_backward)[0] for _ in range(sizes.repeats + 1)][1:]
-    flops = 12 * num_heads * head_dim * int((end - torch.arange(len(end), device=DEVICE)).sum())
+    flops = 12 * num_heads * head_dim * int((end - np.arange(len(end))).sum())
     detail = {"tokens": len(end), "tflops_per_s": flops / median(seconds) / 1e12, "seconds": rounded(seconds, 6)}
     figures.add("forward and backward", 1000 * median(seconds), "ms", detail=detail)
 
 
 def log_probs_and_gradient(columns, folder: str, device: str, **settings) -> tuple[torch.Tensor, torch.Tensor]:
     module = LLMRLModule(model_config={"model_name_or_path": folder, "temperature": 0.7, **settings}).to(device)
-    out = module.forward_train({name: column.to(device) for name, column in columns.items()})
+    out = module.forward_train(columns)
     (out[LOG_PROBS].sum() + out[ENTROPY].sum()).backward()
     return out[LOG_PROBS].detach().cpu(), torch.cat([p.grad.flatten().cpu() for p in module.causal_lm.parameters()])
 

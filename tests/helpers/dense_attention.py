@@ -58,7 +58,8 @@ def kernel_errors(
     inputs = [draw(number).requires_grad_() for number in (num_heads, num_groups, num_groups)]
     grad = draw(num_heads)
     exact = [tensor.detach().double().requires_grad_() for tensor in inputs]
-    expected, output = dense_attention(*exact, end), plan_tree(end, dtype, kernel).attend(*inputs, None)
+    plan = plan_tree(END_OF_SUBTREE, dtype, kernel, device=torch.device(device))
+    expected, output = dense_attention(*exact, end), plan.attend(*inputs, None)
     gradients = torch.autograd.grad(output, inputs, grad)
     expected_gradients = torch.autograd.grad(expected, exact, grad.double())
     pairs = zip((output, *gradients), (expected, *expected_gradients), strict=True)

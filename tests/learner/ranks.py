@@ -15,6 +15,12 @@ from rllib_arpo.core.tree import QuestionTree
 from tests.learner.builders import build_learner, make_batch, make_config, record_gradients
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Ranks:
     """How an update is spread.
@@ -24,7 +30,7 @@ class Ranks:
         sharding: as in `ARPOConfig`.
         num_ranks: each is a process; a single one is this process.
         num_gpus: 1: rank i computes on GPU i; 0: on the CPU.
-        learner_compile: as in `ARPOConfig`.
+        learner_compile, dtype: as in `ARPOConfig`.
     """
 
     backend: str | None = None
@@ -32,12 +38,11 @@ class Ranks:
     num_ranks: int = 1
     num_gpus: int = 0
     learner_compile: str = "none"
+    dtype: str = "float32"
 
     def gradients(self, model: str, questions: Sequence[QuestionTree]) -> dict[str, Tensor]:
-        """Those of one update in fp32, before clipping, by name, on the CPU."""
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        """Those of one update, before clipping, by name, on the CPU."""
+        port = free_port()
         if self.num_ranks == 1:
             return self._of_rank(0, port, model, questions)
         with ProcessPoolExecutor(self.num_ranks, get_context("spawn")) as pool:
@@ -48,11 +53,11 @@ class Ranks:
 
     def _of_rank(self, rank: int, port: int, model: str, questions: Sequence[QuestionTree]) -> dict[str, Tensor]:
         settings = {"sharding": self.sharding, "learner_compile": self.learner_compile}
-        config = make_config(model, dtype="float32", questions_per_minibatch=len(questions), **settings)
+        config = make_config(model, dtype=self.dtype, questions_per_minibatch=len(questions), **settings)
         # RLlib's learner counts as one of several when the configuration says so; the process group has the number.
         config.learners(num_learners=0 if self.backend is None else 2, num_gpus_per_learner=self.num_gpus)
         config.learners(local_gpu_idx=rank)
-        with self._process_group(rank, port):
+        with self.process_group(rank, port):
             learner = build_learner(config)
             record_gradients(learner)
             learner.update(make_batch(config, questions))
@@ -60,7 +65,7 @@ class Ranks:
         return {name: gradient.cpu() for name, gradient in gradients.items()}
 
     @contextmanager
-    def _process_group(self, rank: int, port: int) -> Iterator[None]:
+    def process_group(self, rank: int, port: int) -> Iterator[None]:
         if self.backend is None:
             yield
             return

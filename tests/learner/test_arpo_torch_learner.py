@@ -8,7 +8,7 @@ import torch
 from ray.rllib.utils.metrics import NUM_ENV_STEPS_SAMPLED_LIFETIME, WEIGHTS_SEQ_NO
 
 from rllib_arpo.core.tree import QuestionTree, StopReason
-from rllib_arpo.learner import arpo_torch_learner
+from rllib_arpo.learner import offload
 from rllib_arpo.learner.sharding import NonFiniteLossError
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, paid
 from tests.learner import plain
@@ -231,23 +231,38 @@ def test_one_kernel_steps_all_parameters_on_a_gpu(model, device, fused):
     assert learner.get_optimizer().defaults["fused"] is fused
 
 
-def test_offloaded_optimizer_states_visit_the_device_for_each_step(model, questions, monkeypatch):
+def test_offloaded_moments_visit_the_device_part_by_part(model, questions, monkeypatch):
     """Device and home are both the CPU here; tests/gpu measures the memory."""
-    learners, moves = [], []
-    move_states = arpo_torch_learner.move_states
+    monkeypatch.setattr(offload, "NUMBERS_AT_A_TIME", 10_000)
+    learners, fetched = [], []
+    step = torch.optim.AdamW.step
 
-    def recording(optimizers, device):
-        moves.append((device.type, [len(optimizer.state) for optimizer in optimizers]))
-        move_states(optimizers, device)
+    def recording(optimizer, closure=None):
+        fetched.append(sum(p.numel() for p in optimizer.param_groups[0]["params"]))
+        return step(optimizer, closure)
 
-    monkeypatch.setattr(arpo_torch_learner, "move_states", recording)
-    for offload in (False, True):
-        config = make_config(model, questions_per_minibatch=3, optimizer_offload=offload)
+    for offloads in (False, True):
+        config = make_config(model, questions_per_minibatch=3, optimizer_offload=offloads)
         learners.append(build_learner(config))
+        if offloads:
+            monkeypatch.setattr(torch.optim.AdamW, "step", recording)
         learners[-1].update(make_batch(config, questions))
     assert_close(parameters(learners[1]), parameters(learners[0]), rtol=0.0)
-    num_parameters = len(parameters(learners[1]))
-    assert moves == [("cpu", [0])] + [("cpu", [num_parameters])] * 3
+    sizes = [p.numel() for p in parameters(learners[1]).values()]
+    assert len(fetched) > 2 * 2
+    assert sum(fetched) == 2 * sum(sizes)
+    assert max(fetched) <= max(10_000, *sizes)
+    homes = learners[1].get_optimizer()._homes
+    assert len(homes) == len(sizes)
+    assert_states_equal(*(learner._get_optimizer_state() for learner in learners))
+
+
+def assert_states_equal(*states):
+    got, want = (of_optimizer["state"]["state"] for state in states for of_optimizer in state.values())
+    assert got.keys() == want.keys()
+    for index, moments in want.items():
+        for name, value in moments.items():
+            np.testing.assert_array_equal(got[index][name], value)
 
 
 def test_a_learning_rate_schedule(model, questions):

@@ -11,6 +11,7 @@ from rllib_arpo.core.columns import END, PARENT, POSITION_IDS, TOKEN_IDS
 from rllib_arpo.learner.memory_budget import activation_terms, head_terms
 from rllib_arpo.policy import tree_scorer
 from rllib_arpo.policy.attention.tree import register_tree_attention
+from rllib_arpo.policy.attention.tree_operator import keep_attention
 from rllib_arpo.policy.causal_lm import experts_implementation
 from rllib_arpo.policy.lm_head import chunked_log_probs
 from rllib_arpo.policy.model_shape import model_shape
@@ -45,7 +46,8 @@ def kept_bytes(config: PretrainedConfig, dtype: torch.dtype, compiled: bool, che
         own["experts_implementation"] = experts_implementation(torch.float32)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **own).train()
     if checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        settings = {"use_reentrant": False, "context_fn": keep_attention}
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=settings)
     scorer = TreeScorer(model, dtype, "path_gather")
     scorer.compile_parts("layers" if compiled else "none", "cpu")
     positions = torch.arange(NUM_TOKENS)
@@ -95,7 +97,7 @@ def test_experts_keep_what_is_counted(tmp_path, dtype):
 
 
 def test_checkpointing_keeps_the_inputs_of_layers():
-    """In fp32, 4 bytes, although products are in bf16."""
+    """In fp32, 4 bytes, although products are in bf16; the operator keeps its output, which autograd does not see."""
     kept = of_a_layer("llama", torch.bfloat16, compiled=False, checkpointing=True)
     assert kept == NUM_TOKENS * SIZES["hidden_size"] * 4
 
@@ -130,8 +132,9 @@ def peak_bytes(function) -> int:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("kept", [0, 2**32])
 @pytest.mark.parametrize(("num_words", "size", "chunk"), [(4096, 64, 128), (8192, 512, 16)])
-def test_the_head_holds_what_the_doctor_counts(dtype, trained, num_words, size, chunk):
+def test_the_head_holds_what_the_doctor_counts(dtype, trained, kept, num_words, size, chunk):
     num_tokens = 2 * chunk + 1
     hidden = torch.randn(num_tokens, size).requires_grad_()
     weight = torch.randn(num_words, size).to(torch.float32 if trained else dtype).requires_grad_(trained)
@@ -139,12 +142,13 @@ def test_the_head_holds_what_the_doctor_counts(dtype, trained, num_words, size, 
 
     def forward_and_backward() -> None:
         with torch.autocast("cpu", dtype, enabled=dtype is torch.bfloat16, cache_enabled=False):
-            log_probs, entropies = chunked_log_probs(hidden, targets, weight, chunk_size=chunk)
+            log_probs, entropies = chunked_log_probs(hidden, targets, weight, chunk_size=chunk, kept_bytes=kept)
         (log_probs - entropies).sum().backward()
 
     measured = peak_bytes(forward_and_backward)
     shape = replace(MODEL, vocab_size=num_words, hidden_size=size, adapter_parameters=0 if trained else 1)
     learner = replace(LEARNER, gpus=0.0, compute_bytes=dtype.itemsize, head_chunk=chunk, tokens_per_pass=num_tokens)
+    learner = replace(learner, head_kept=kept, checkpointing=not kept)
     counted = sum(term.bytes for term in head_terms(shape, learner))
     # The gradient of the hidden states belongs to the layers.
     assert measured - hidden.nbytes == pytest.approx(counted, rel=0.02)

@@ -1,12 +1,20 @@
 """A learner that is the only rank of a process group makes the update of one without; NCCL: tests/gpu."""
 
 import pytest
+import torch
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from torch.distributed.tensor import DTensor
 
 from tests.learner import plain
-from tests.learner.builders import assert_same_gradient
-from tests.learner.ranks import Ranks
+from tests.learner.builders import (
+    assert_close,
+    assert_same_gradient,
+    build_learner,
+    make_batch,
+    make_config,
+    whole_parameters,
+)
+from tests.learner.ranks import Ranks, free_port
 
 
 @pytest.mark.parametrize("sharding", ["none", "fsdp2"])
@@ -14,6 +22,37 @@ def test_one_rank_makes_the_update_of_a_learner_alone(model_folder, sharding):
     questions = [plain.random_question(seed, f"q{seed}") for seed in range(3)]
     expected = Ranks().gradients(model_folder, questions)
     assert_same_gradient(Ranks("gloo", sharding).gradients(model_folder, questions), expected)
+
+
+def test_in_bf16_layers_are_sent_in_bf16_and_gradients_summed_in_fp32(model_folder):
+    questions = [plain.random_question(seed, f"q{seed}") for seed in range(3)]
+    exact = Ranks().gradients(model_folder, questions)
+    plainly, sharded = (
+        Ranks(*spread, dtype="bfloat16").gradients(model_folder, questions) for spread in ((), ("gloo", "fsdp2"))
+    )
+    assert {gradient.dtype for gradient in sharded.values()} == {torch.float32}
+
+    def error(gradients):
+        return sum((gradients[name] - exact[name]).square().sum() for name in exact).sqrt()
+
+    assert 0 < error(sharded) < 1.5 * error(plainly)
+
+
+def test_split_moments_in_the_memory_of_the_cpu(model_folder):
+    """Two updates, between which the optimizer's state goes out and in again; tests/gpu has pinned memory."""
+    questions, weights = [plain.random_question(seed, f"q{seed}") for seed in range(3)], []
+    with Ranks("gloo").process_group(0, free_port()):
+        for offload in (False, True):
+            config = make_config(model_folder, "float32", sharding="fsdp2", optimizer_offload=offload)
+            config.learners(num_learners=2)
+            learner = build_learner(config)
+            learner.update(make_batch(config, questions))
+            moments = [state["exp_avg"] for state in learner.get_optimizer().state.values()]
+            assert {isinstance(moment, DTensor) for moment in moments} == {not offload}
+            learner._set_optimizer_state(learner._get_optimizer_state())
+            learner.update(make_batch(config, questions))
+            weights.append(whole_parameters(learner))
+    assert_close(*weights, rtol=0.0)
 
 
 def test_no_metric_is_split_among_learners(model_folder, monkeypatch):

@@ -127,8 +127,8 @@ def test_the_self_check_sees_layers_that_do_not_follow_the_tree(tiny_folder, mon
     """Windows are planned as whole paths, and states flow along the pass."""
     folder = tiny_folder(architecture)
     model = load_causal_lm(folder, torch.float32)
-    plan = tree._plan
-    monkeypatch.setattr(tree, "_plan", lambda *arguments: plan(*arguments[:-1], None))
+    plan = tree.plan_tree
+    monkeypatch.setattr(tree, "plan_tree", lambda *arguments, window=None, **kwargs: plan(*arguments, **kwargs))
     module = sys.modules[type(model).__module__]
     for name in (states.CONVOLUTION, states.RULE):
         if hasattr(module, name):

@@ -10,6 +10,7 @@ from gymnasium.spaces import Text
 from ray.rllib.core.rl_module.rl_module import RLModule
 
 from rllib_arpo.core.columns import END, ENTROPY, LOG_PROBS, LOSS_MASK, TOKEN_IDS
+from rllib_arpo.policy.attention import path_gather
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
 
 TEMPERATURE = 0.7
@@ -110,17 +111,31 @@ def test_equals_a_plain_per_trajectory_computation(tiny_folder, random_pass, arc
 
 
 @pytest.mark.usefixtures("a_block_per_chain")
-def test_gradient_checkpointing_changes_nothing(tiny_folder, random_pass):
+def test_gradient_checkpointing_changes_nothing(tiny_folder, random_pass, monkeypatch):
     batch = random_pass(seed=2)
     coefficients = random_coefficients(batch, torch.float64)
     plain, checkpointed = (
         make_module(tiny_folder("llama"), "float64", gradient_checkpointing=flag) for flag in (False, True)
     )
-    calls = []
-    checkpointed.causal_lm.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append("mlp"))
-    got = packed_computation(checkpointed, batch, coefficients)
-    assert len(calls) == 2, "the layer is computed again in the backward pass"
-    assert_equal_computations(got, packed_computation(plain, batch, coefficients), 1e-13)
+    expected = packed_computation(plain, batch, coefficients)
+    for number, again in ((None, [0, 1]), (1, [0])):
+        checkpointed.checkpoint_layers(number)
+        calls = note_calls(checkpointed, monkeypatch)
+        assert_equal_computations(packed_computation(checkpointed, batch, coefficients), expected, 1e-13)
+        # No attention is computed again.
+        assert calls == ["attention", 0, "attention", 1, *reversed(again)]
+
+
+def note_calls(module, monkeypatch):
+    """From now on the list gets the number of each layer whose MLP is computed, and each attention's call."""
+    calls, forward = [], path_gather.PathGather.forward
+    for number, layer in enumerate(module.causal_lm.model.layers):
+        layer.mlp._forward_pre_hooks.clear()
+        layer.mlp.register_forward_pre_hook(lambda *_, number=number: calls.append(number))
+    monkeypatch.setattr(
+        path_gather.PathGather, "forward", lambda *arguments: calls.append("attention") or forward(*arguments)
+    )
+    return calls
 
 
 @pytest.mark.parametrize("gradient_checkpointing", [False, True])

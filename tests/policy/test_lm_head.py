@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from rllib_arpo.policy.lm_head import chunked_log_probs
+from rllib_arpo.policy.lm_head import KEPT_BYTES, chunked_log_probs
 
 
 def full_logits(hidden, targets, weight, bias, temperature):
@@ -23,13 +24,19 @@ def inputs(num_tokens=11, dtype=torch.float64, with_bias=True):
     return hidden, targets, weight, bias
 
 
+#: Of four tokens in fp64 with 17 words.
+FOUR_TOKENS = 4 * 17 * 8
+
+
 @pytest.mark.parametrize("chunk_size", [1, 4, 11, 256])
+@pytest.mark.parametrize("kept_bytes", [0, FOUR_TOKENS, KEPT_BYTES])
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 @pytest.mark.parametrize("with_bias", [True, False])
-def test_values_and_gradients_equal_full_logits(chunk_size, temperature, with_bias):
+def test_values_and_gradients_equal_full_logits(chunk_size, kept_bytes, temperature, with_bias):
     hidden, targets, weight, bias = inputs(with_bias=with_bias)
     tensors = [tensor for tensor in (hidden, weight, bias) if tensor is not None]
-    got = chunked_log_probs(hidden, targets, weight, bias, temperature=temperature, chunk_size=chunk_size)
+    settings = {"temperature": temperature, "chunk_size": chunk_size, "kept_bytes": kept_bytes}
+    got = chunked_log_probs(hidden, targets, weight, bias, **settings)
     want = full_logits(hidden, targets, weight, bias, temperature)
     torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12)
     # A different weight per token and per output, so that no error can cancel.
@@ -44,6 +51,34 @@ def test_values_and_gradients_equal_full_logits(chunk_size, temperature, with_bi
             for log_probs, entropy in (got, want)
         ]
         torch.testing.assert_close(*grads, rtol=1e-11, atol=1e-11)
+
+
+class CountProducts(TorchDispatchMode):
+    """Sums the multiplications of matrix products."""
+
+    def __init__(self):
+        super().__init__()
+        self.multiplications = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        name = function._schema.name
+        if name in ("aten::mm", "aten::addmm", "aten::addmm_"):
+            left, right = args[-2:]
+            self.multiplications += left.shape[0] * left.shape[1] * right.shape[1]
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("kept_bytes", "products"), [(0, 4), (KEPT_BYTES, 3), (FOUR_TOKENS, 4 - 4 / 11)])
+def test_products_of_tokens_whose_logits_are_kept(kept_bytes, products):
+    """Logits, and the gradients of hidden states and weight; a fourth product computes the logits again."""
+    hidden, targets, weight, _ = inputs(with_bias=False)
+    with CountProducts() as count:
+        log_probs, _ = chunked_log_probs(hidden, targets, weight, chunk_size=2, kept_bytes=kept_bytes)
+        log_probs.sum().backward()
+    assert count.multiplications == pytest.approx(products * 11 * 17 * 6)
+    with torch.no_grad(), CountProducts() as count:
+        chunked_log_probs(hidden, targets, weight, kept_bytes=kept_bytes)
+    assert count.multiplications == 11 * 17 * 6
 
 
 def test_two_words_by_hand():

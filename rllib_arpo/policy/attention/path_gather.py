@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from rllib_arpo.policy.attention.chains import Chain, Range, chains, depths, joined, last_tokens, tokens_of
 from rllib_arpo.policy.attention.tree_operator import empty_tokens_first
+from rllib_arpo.policy.upload import upload
 
 #: Two neighbouring blocks are merged if that wastes at most this many masked query-key pairs: a call costs as much.
 MAX_WASTED_PAIRS = 4096
@@ -143,7 +144,7 @@ def _block(piece: Chain, allowed: _Allowed, dtype: torch.dtype, device: torch.de
         return Block(piece.start, piece.stop, ranges, None)
     first = int(attended.any(axis=0).argmax())
     mask = torch.zeros((len(queries), len(keys) - first), dtype=dtype, device=device)
-    mask.masked_fill_(torch.from_numpy(~attended[:, first:]).to(device), -torch.inf)
+    mask.masked_fill_(upload(~attended[:, first:], device), -torch.inf)
     return Block(piece.start, piece.stop, last_tokens(ranges, len(keys) - first), mask)
 
 

@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rllib_arpo.policy.attention.chains import chains, last_tokens, tokens_of
+from rllib_arpo.policy.upload import upload
 
 #: The functions of a transformers module that read other tokens than their own.
 CONVOLUTION, RULE = "causal_conv1d_fn", "torch_chunk_gated_delta_rule"
@@ -31,11 +32,13 @@ class Level:
     Attributes:
         tokens: [n] int64, their tokens, one chain after the other.
         offsets: where each chain begins among them, and n.
+        begins: the same numbers on the device, int64.
         parents: [C] int64, for each chain the row of its parent in the level above; not used at the top.
     """
 
     tokens: Tensor
     offsets: tuple[int, ...]
+    begins: Tensor
     parents: Tensor
 
 
@@ -75,14 +78,14 @@ class StatePlan:
             inputs += range(1 + chain.start, 1 + chain.stop)
 
         def indices(numbers: Sequence[int] | np.ndarray) -> Tensor:
-            return torch.as_tensor(np.asarray(numbers, np.int64), device=device)
+            return upload(np.asarray(numbers, np.int64), device)
 
         tokens = [tokens_of([(start, stop) for start, stop, _ in level]) for level in levels]
-        lengths = [[stop - start for start, stop, _ in level] for level in levels]
+        offsets = [(0, *np.cumsum([stop - start for start, stop, _ in level]).tolist()) for level in levels]
         return cls(
             tuple(
-                Level(indices(own), (0, *np.cumsum(length).tolist()), indices([parent for *_, parent in level]))
-                for own, length, level in zip(tokens, lengths, levels, strict=True)
+                Level(indices(own), begins, indices(begins), indices([parent for *_, parent in level]))
+                for own, begins, level in zip(tokens, offsets, levels, strict=True)
             ),
             indices(np.argsort(np.concatenate(tokens))),
             indices(inputs),
@@ -156,7 +159,7 @@ def tree_rule(
     for level in plan.levels:
         tensors = [tensor[:, level.tokens] for tensor in (query, key, value, g, beta)]
         initial = None if states is None else states[level.parents]
-        output, states = run(own_rule, level.offsets, initial, *tensors)
+        output, states = run(own_rule, level, initial, *tensors)
         outputs.append(output)
     return torch.cat(outputs, dim=1)[:, plan.order], None
 
@@ -170,7 +173,7 @@ def _takes_sequences(tensor: Tensor) -> bool:
 
 def _at_once(
     rule: Callable[..., tuple[Tensor, Tensor]],
-    offsets: tuple[int, ...],
+    level: Level,
     initial: Tensor | None,
     query: Tensor,
     key: Tensor,
@@ -178,21 +181,20 @@ def _at_once(
     g: Tensor,
     beta: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    begins = torch.tensor(offsets, device=query.device)
     return rule(
-        query, key, value, g=g, beta=beta, initial_state=initial, output_final_state=True, cu_seqlens=begins
+        query, key, value, g=g, beta=beta, initial_state=initial, output_final_state=True, cu_seqlens=level.begins
     )  # fmt: skip
 
 
 def _one_by_one(
     rule: Callable[..., tuple[Tensor, Tensor]],
-    offsets: tuple[int, ...],
+    level: Level,
     initial: Tensor | None,
     *tensors: Tensor,
 ) -> tuple[Tensor, Tensor]:
     """Chains of one level differ in length, and padding them to the longest costs more than a loop on CPUs."""
     found = []
-    for row, (start, stop) in enumerate(itertools.pairwise(offsets)):
+    for row, (start, stop) in enumerate(itertools.pairwise(level.offsets)):
         query, key, value, g, beta = (tensor[:, start:stop] for tensor in tensors)
         state = None if initial is None else initial[row : row + 1]
         found.append(rule(query, key, value, g=g, beta=beta, initial_state=state, output_final_state=True))

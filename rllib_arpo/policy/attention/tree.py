@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from rllib_arpo.policy.attention.chains import depths
@@ -65,6 +66,7 @@ class LayerKinds:
     reach: int | None = None
 
 
+CPU = torch.device("cpu")
 #: Each layer attends to the whole path.
 FULL_ATTENTION = LayerKinds()
 
@@ -83,49 +85,44 @@ class PassPlan:
 
 
 def plan_pass(
-    end: torch.Tensor,
+    end: npt.ArrayLike,
     dtype: torch.dtype = torch.float32,
     kernel: str = "auto",
     kinds: LayerKinds = FULL_ATTENTION,
+    device: torch.device = CPU,
 ) -> PassPlan:
     """Plans a pass for all layers of a model; see `plan_tree`."""
-    ends = _ends(end)
-    plan = partial(_plan, ends, dtype, end.device, kernel)
-    attention: dict[int | None, PlannedPass] = {None: plan(None)}
+    ends = np.asarray(end, np.int64)
+    plan = partial(plan_tree, ends, dtype, kernel, device=device)
+    attention: dict[int | None, PlannedPass] = {None: plan()}
     if kinds.windows:
         longest = int(depths(ends).max(initial=0)) + 1
-        attention |= {window: attention[None] if window >= longest else plan(window) for window in kinds.windows}
-    states = None if kinds.reach is None else StatePlan.plan(ends, kinds.reach, end.device)
+        attention |= {window: attention[None] if window >= longest else plan(window=window) for window in kinds.windows}
+    states = None if kinds.reach is None else StatePlan.plan(ends, kinds.reach, device)
     return PassPlan(attention, states)
 
 
 def plan_tree(
-    end: torch.Tensor, dtype: torch.dtype = torch.float32, kernel: str = "auto", window: int | None = None
+    end: npt.ArrayLike,
+    dtype: torch.dtype = torch.float32,
+    kernel: str = "auto",
+    window: int | None = None,
+    device: torch.device = CPU,
 ) -> PlannedPass:
-    """Plans the attention of a pass.
+    """Plans the attention of a pass, without waiting for the device.
 
     Args:
-        end: [T] integers; token t attends to s iff s <= t < end[s].
+        end: [T] integers in the CPU's memory; token t attends to s iff s <= t < end[s].
         dtype: the attention's type, from `attention_dtype`.
         kernel: a key of `TREE_KERNELS`, or "auto".
         window: how many tokens the attention reaches back, the token's own included; None: the whole path.
-
-    Returns:
-        The plan, with its tensors on the device of `end`.
+        device: of the plan's tensors.
 
     Raises:
         ValueError: the ranges [t, end[t]) are not nested, so `end` describes no tree; or the kernel does not run here.
     """
-    return _plan(_ends(end), dtype, end.device, kernel, window)
-
-
-def _plan(ends: np.ndarray, dtype: torch.dtype, device: torch.device, kernel: str, window: int | None) -> PlannedPass:
-    """`plan_tree`, with ends that are on the CPU already."""
-    return PlannedPass.of(TREE_KERNELS[choose_kernel(kernel, dtype, device.type)].plan(ends, dtype, device, window))
-
-
-def _ends(end: torch.Tensor) -> np.ndarray:
-    return end.detach().cpu().numpy().astype(np.int64)
+    chosen = TREE_KERNELS[choose_kernel(kernel, dtype, device.type)]
+    return PlannedPass.of(chosen.plan(np.asarray(end, np.int64), dtype, device, window))
 
 
 def register_tree_attention() -> str:

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import itertools
 import weakref
+from collections import deque
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -80,6 +83,31 @@ class PlannedPass:
         return _tree_attention(query, key, value, self.number, scaling)[0]
 
 
+class _Kept(AbstractContextManager[None]):
+    """While it is entered, the operator appends its results, or reads them in the same order and computes nothing."""
+
+    def __init__(self, results: deque[tuple[torch.Tensor, torch.Tensor]], are_read: bool):
+        self.results, self.are_read = results, are_read
+
+    def __enter__(self) -> None:
+        self._token = _KEPT.set(self)
+
+    def __exit__(self, *_: object) -> None:
+        _KEPT.reset(self._token)
+
+
+_KEPT: ContextVar[_Kept | None] = ContextVar("kept results of tree attention", default=None)
+
+
+def keep_attention() -> tuple[_Kept, _Kept]:
+    """The `context_fn` of `torch.utils.checkpoint` for a layer whose attention is not to be computed again.
+
+    torch's own selective checkpointing is a dispatch mode, in which older versions compile nothing.
+    """
+    results: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
+    return _Kept(results, are_read=False), _Kept(results, are_read=True)
+
+
 @torch.library.custom_op("rllib_arpo::tree_attention", mutates_args=())
 def _tree_attention(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, number: torch.Tensor, scaling: float | None
@@ -87,7 +115,14 @@ def _tree_attention(
     plan = _PLANS[int(number)]
     if query.shape[0] != 1 or query.shape[2] != plan.num_tokens:
         raise ValueError(f"the tree has {plan.num_tokens} tokens, but the queries have the shape {list(query.shape)}.")
-    return plan.forward(query, key, value, scaling)
+    kept = _KEPT.get()
+    if kept is not None and kept.are_read:
+        return kept.results.popleft()
+    result = plan.forward(query, key, value, scaling)
+    if kept is not None:
+        output, log_sum_exp = result
+        kept.results.append((output.detach(), log_sum_exp.detach()))
+    return result
 
 
 @torch.library.custom_op("rllib_arpo::tree_attention_backward", mutates_args=())
