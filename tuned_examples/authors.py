@@ -39,6 +39,7 @@ from typing import Any
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.branching import PAPER_THRESHOLD
 from rllib_arpo.envs.sandbox.backends import BACKENDS
+from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser
 from rllib_arpo.recipes.gpus import ENGINE_MEMORY, SHARED_ENGINE_MEMORY
 
@@ -98,6 +99,16 @@ def gpu_recipe_parser(num_learners: int, num_env_runners: int, stop_iters: int) 
     parser.add_argument("--max-response-tokens", type=int, help="of a trajectory; default: the recipe's")
     parser.add_argument(
         "--no-thinking", action="store_true", help="no thoughts before calls and answers, for Qwen3 and Qwen3.5"
+    )
+    group = parser.add_argument_group("memory", "`rllib-arpo doctor` shows what each of these changes")
+    group.add_argument(
+        "--lora", type=int, metavar="RANK", help="trains an adapter of all linear layers, at ten times the rate"
+    )
+    group.add_argument("--optimizer-offload", action="store_true", help=OPTIONS["optimizer_offload"].doc)
+    group.add_argument("--max-tokens-per-pass", type=int, help=OPTIONS["max_tokens_per_pass"].doc)
+    group.add_argument("--kv-cache-dtype", help='of the engine; "fp8" holds twice as many tokens as "auto"')
+    group.add_argument(
+        "--gpu-memory-utilization", type=float, help="the engine's part of the whole GPU; default: nearly its share"
     )
     return add_arm_args(parser)
 
@@ -189,6 +200,12 @@ def authors_config(
     config.language_model(model_name_or_path=model, max_context_tokens=max_prompt_tokens + max_response_tokens)
     config.adaptive_rollout(max_tool_calls=max_tool_calls)
     _place(config, args)
+    config.training(optimizer_offload=args.optimizer_offload)
+    if args.max_tokens_per_pass is not None:
+        config.training(max_tokens_per_pass=args.max_tokens_per_pass)
+    if args.lora is not None:
+        config.language_model(lora={"r": args.lora, "lora_alpha": 2 * args.lora, "target_modules": "all-linear"})
+        config.training(lr=10 * config.lr)
     if args.eval_data:
         config.evaluation(
             evaluation_interval=args.checkpoint_freq,
@@ -213,6 +230,8 @@ def _place(config: ARPOConfig, args: argparse.Namespace) -> None:
     engine: dict[str, Any] = {"gpu_memory_utilization": of_its_part * min(1.0, gpus)} if gpus else {}
     if gpus > 1:
         engine["tensor_parallel_size"] = int(gpus)
+    given = {"gpu_memory_utilization": args.gpu_memory_utilization, "kv_cache_dtype": args.kv_cache_dtype}
+    engine |= {name: value for name, value in given.items() if value is not None}
     # During an update the learner has the whole GPU. Level 2 drops the weights, because new ones follow.
     config.language_model(engine_kwargs=engine, sleep_level=2 if shared else 0)
     config.training(sharding="fsdp2" if args.num_learners > 1 else "none")

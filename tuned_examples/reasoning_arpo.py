@@ -22,11 +22,18 @@ The cold start of the 3B model needs one GPU of 80 GB. Those of 7B and 8B need s
 --num_processes 8 -m rllib_arpo cold-start --fsdp ...`) or a LoRA (`--lora-rank 64`).
 
 Hardware: 8 GPUs of the size above, for four learners and four engines. Training keeps 16 bytes a parameter (fp32
-weights, gradients and two Adam moments), and FSDP2 gives each learner a quarter of them. To try things out, one GPU of
-80 GB is enough for the 3B model (59 GB by `rllib-arpo doctor`). Engine and learner share it, and the engine sleeps
-during updates, which is slow:
+weights, gradients and two Adam moments), and FSDP2 gives each learner a quarter of them. To try things out, one GPU is
+enough. Engine and learner share it, and the engine sleeps during updates, which is slow:
 
-    --num-learners 0 --num-gpus-per-learner 0.75 --num-env-runners 1 --num-gpus-per-env-runner 0.25
+    --num-learners 0 --num-gpus-per-learner 0.5 --num-env-runners 1 --num-gpus-per-env-runner 0.5
+
+`rllib-arpo doctor` computes these sums, and the seconds of an iteration:
+
+    model   more options                                                            memory
+    3B                                                                              69 of 80 GB
+    7B      --lora 32 --gpu-memory-utilization 0.6                                  64 of 80 GB
+    1.5B    --lora 32 --max-tokens-per-pass 8192 --gpu-memory-utilization 0.7       20 of 24 GB
+    3B      --lora 32 --max-tokens-per-pass 8192 --gpu-memory-utilization 0.6       21 of 24 GB
 
 Python programs run in bubblewrap, which needs user namespaces. In a container without them use `--python-backend
 sandbox_fusion --python-url URL` or, if you can afford to lose the container, `--python-backend unsafe`.

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rllib_arpo.doctor.checks import Check, Mark, Memory, size
+from rllib_arpo.doctor.seconds import seconds_text
 from rllib_arpo.engine.memory import EngineNeed, EngineShape, Term, engine_need, engine_weights
 from rllib_arpo.learner.memory_budget import LearnerShape, learner_need
 from rllib_arpo.learner.placement import (
@@ -44,6 +45,8 @@ class Run:
     Attributes:
         name: the model's name.
         questions, trajectories: how many questions an engine samples at a time, and how many trajectories of each.
+        batch, steps: the questions of an iteration, and the optimizer steps over them.
+        response_tokens: the limit of a trajectory behind its prompt.
         decision: the reason for the outcome of `gradient_checkpointing="auto"`; empty if the configuration decides.
     """
 
@@ -53,6 +56,9 @@ class Run:
     engine: EngineShape
     questions: int
     trajectories: int
+    batch: int
+    steps: int
+    response_tokens: int
     decision: str = ""
 
 
@@ -72,6 +78,9 @@ def read_run(config: ARPOConfig) -> Run:
         engine=engine_shape(config),
         questions=config.num_envs_per_env_runner,
         trajectories=config.num_rollouts,
+        batch=config.questions_per_batch,
+        steps=config.num_epochs * max(config.questions_per_batch // config.questions_per_minibatch, 1),
+        response_tokens=config.max_response_tokens,
     )
 
 
@@ -86,7 +95,8 @@ def decide(run: Run, memory: Memory, given_gb: float | None) -> Run:
     if run.learner.checkpointing is not None or of_device is None:
         return run
     decision = decide_checkpointing(run.model, run.learner, run.engine, of_device)
-    return replace(run, learner=replace(run.learner, checkpointing=decision.checkpointing), decision=str(decision))
+    decided = replace(run.learner, checkpointing=decision.layers > 0, checkpointed_layers=decision.layers)
+    return replace(run, learner=decided, decision=str(decision))
 
 
 def budget_text(run: Run, on_gpu: int | None) -> str:
@@ -94,6 +104,9 @@ def budget_text(run: Run, on_gpu: int | None) -> str:
     lines = [*_learner_lines(run), *_engine_lines(run, run.engine, on_gpu)]
     if run.engine.evaluation is not None:
         lines += _engine_lines(run, run.engine.evaluation, on_gpu, " for evaluation")
+    engine = _engine_need(run, run.engine, on_gpu)
+    if run.learner.gpus and engine is not None:
+        lines.append(seconds_text(run, engine))
     return "\n".join(lines)
 
 

@@ -13,6 +13,7 @@ from rllib_arpo.commands import new, run_command
 from rllib_arpo.commands.doctor import data_checks, load_recipe, parse_arguments, recipe_config
 from rllib_arpo.doctor.budget import budget_checks, budget_text, decide, gpu_memory, read_run
 from rllib_arpo.doctor.checks import Memory, report
+from rllib_arpo.doctor.seconds import seconds_text
 from rllib_arpo.engine.memory import EngineShape, engine_need
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.policy.model_shape import ModelShape, model_shape
@@ -106,9 +107,9 @@ def test_runs_that_do_not_fit_or_are_tight(model_folder):
     # The recipe lets it sleep, and on GPUs as small as these it would have no KV cache.
     run = replace(run, engine=replace(run.engine, sleeps=False, shares_gpu=False))
     for given_gb, mark, found in (
-        (0.038, "missing", "57.0 MB of 38.0 MB. Take more learners with sharding='fsdp2', "),
-        (0.052, "missing", "62.6 MB of 52.0 MB. Give the engine less ("),
-        (0.076, "warning", "72.2 MB of 76.0 MB. Little is left for what is not counted. "),
+        (0.046, "missing", "67.8 MB of 46.0 MB. Take more learners with sharding='fsdp2', "),
+        (0.06, "missing", "73.4 MB of 60.0 MB. Give the engine less ("),
+        (0.088, "warning", "84.6 MB of 88.0 MB. Little is left for what is not counted. "),
     ):
         begin = f"{mark}  1 GPU     1 learner and 1 engine: {found}"
         assert compared(run, CPU, given_gb)[1].startswith(begin)
@@ -262,3 +263,30 @@ def test_recipes_of_the_same_name_are_modules_of_their_own(tmp_path):
     with pytest.raises(ImportError):
         load_recipe(str(tmp_path / "broken" / "train.py"))
     assert set(sys.modules) == modules
+
+
+def test_flags_of_recipes_set_what_the_doctor_advises(model_folder):
+    flags = "--lora 8 --optimizer-offload --max-tokens-per-pass 8192 --kv-cache-dtype fp8 --gpu-memory-utilization 0.3"
+    plain, config = (config_of(model_folder, *ONE_LEARNER.split(), *more) for more in ((), flags.split()))
+    assert config.lora == {"r": 8, "lora_alpha": 16, "target_modules": "all-linear"}
+    assert (config.lr, config.optimizer_offload, config.max_tokens_per_pass) == (10 * plain.lr, True, 8192)
+    assert config.engine_kwargs == {"gpu_memory_utilization": 0.3, "kv_cache_dtype": "fp8"}
+    assert (plain.lora, plain.optimizer_offload, plain.max_tokens_per_pass) == (None, False, 16384)
+
+
+def test_seconds_by_hand(model_folder):
+    """8 trajectories of 1,000 + 2,000 / 2 tokens, 600 of them generated, on two engines with one question each."""
+    run = run_of(model_folder, "--num-learners", "1", "--num-env-runners", "2")
+    model = replace(run.model, parameters=10**9)
+    engine = replace(run.engine, context_tokens=3000)
+    run = replace(run, model=model, engine=engine, questions=1, trajectories=4, batch=2, steps=1, response_tokens=2000)
+    run = replace(run, learner=replace(run.learner, checkpointing=False))
+    lines = seconds_text(run, engine_need(model, engine, 80 * 10**9)).splitlines()
+    # 8 x 600 / 2 / 4 x 7 ms; 6 x 10^9 x 16,000 / (989 x 10^12 x 0.37); 2 x 10^9 / (2.3 x 10^9).
+    expected = ["4.2 s  rollout", "0.3 s  update", "0.9 s  new weights"]
+    assert [line.split(":")[0].strip() for line in lines[1:4]] == expected
+    again = replace(run, learner=replace(run.learner, checkpointing=True), steps=2)
+    # 8 x 10^9 x 16,000 / (989 x 10^12 x 0.29).
+    assert "0.4 s  update: 8 x 1,000,000,000 parameters x 16,000 tokens" in seconds_text(
+        again, engine_need(model, engine, 80 * 10**9)
+    )
