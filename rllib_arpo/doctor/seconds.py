@@ -51,7 +51,7 @@ def _lines(run: Run, engine: EngineNeed) -> Iterator[str]:
     yield _line(
         flops * run.model.parameters * trajectories * length / (run.learner.number * PEAK_FLOPS * mfu),
         f"update: {flops} x {run.model.parameters:,} parameters x {trajectories * length:,} tokens / "
-        f"{_count(run.learner.number, 'learner')} / {PEAK_FLOPS / 1e12:.0f} TFLOP/s x {mfu:.2f}; forks share some of it",
+        f"{_count(run.learner.number, 'learner')} / {PEAK_FLOPS / 1e12:.0f} TFLOP/s x {mfu:.2f}, less what forks share",
     )
     pushed = run.model.parameters * run.engine.weight_bytes
     yield _line(pushed / PUSH_BYTES, f"new weights: {pushed:,} bytes / {PUSH_BYTES / 1e9:.1f} GB a second")
