@@ -1,16 +1,18 @@
 """A judge that is asked over HTTP, by a stand-in on 127.0.0.1 whose model is a function."""
 
 import asyncio
+import json
 import re
 from collections.abc import Callable
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from rllib_arpo.envs.errors import BrokenToolError, UnreadVerdict
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Judge, Score, make_scorer
-from rllib_arpo.envs.rewards.judge import CORRECT, INCORRECT, MAX_ANSWER_CHARS, NOT_ATTEMPTED, read_verdict
+from rllib_arpo.envs.rewards.judge import MAX_ANSWER_CHARS, read_verdict
 from tests.helpers.judge_server import ANSWER, fields, honest, judge_server
 from tests.helpers.web_server import JsonService, Reply, completion
 
@@ -51,92 +53,11 @@ def test_the_judges_verdict_is_the_accuracy(serve):
     assert fields(long["content"])[ANSWER] == cut
 
 
-#: Verdict -> replies that give it; None: none can be read.
-REPLIES = {
-    CORRECT: [
-        "VERDICT: CORRECT",
-        "**VERDICT: CORRECT**",
-        "**VERDICT:** CORRECT",
-        "**Verdict**: CORRECT.",
-        "VERDICT: **CORRECT**",
-        "verdict: correct",
-        "VERDICT:CORRECT",
-        "VERDICT - CORRECT",
-        "VERDICT — CORRECT",
-        "The verdict is CORRECT.",
-        "My final verdict: correct!",
-        'VERDICT: "CORRECT"',
-        "VERDICT: 'CORRECT'",
-        "VERDICT: [CORRECT]",
-        "[[CORRECT]]",
-        "CORRECT",
-        "VERDICT: \\boxed{CORRECT}",
-        "$\\boxed{\\text{CORRECT}}$",
-        "<verdict>CORRECT</verdict>",
-        "VERDICT: ✅ CORRECT",
-        "### VERDICT: CORRECT",
-        "> VERDICT: CORRECT",
-        "- VERDICT: CORRECT",
-        "1. VERDICT: CORRECT",
-        "They agree. VERDICT: CORRECT",
-        "They agree.\n\nVERDICT:\nCORRECT",
-        "## Verdict\n\n**CORRECT**",
-        "```\nVERDICT: CORRECT\n```",
-        '```json\n{"verdict": "CORRECT"}\n```',
-        'So:\n{\n  "reason": "same",\n  "verdict": "CORRECT"\n}',
-        "VERDICT: CORRECT<|im_end|>",
-        "VERDICT: CORRECT</s>",
-        "<think>\nVERDICT: INCORRECT\n</think>\nVERDICT: CORRECT",
-        "VERDICT: CORRECT\u00a0",
-        "ＶＥＲＤＩＣＴ： ＣＯＲＲＥＣＴ",
-        "VERDICT: INCORRECT\nVERDICT: CORRECT",
-    ],
-    INCORRECT: [
-        "VERDICT = INCORRECT",
-        "Final verdict: INCORRECT",
-        "So the verdict is: incorrect",
-        "**Incorrect.**",
-        '{"verdict": "incorrect"}',
-    ],
-    NOT_ATTEMPTED: [
-        "not attempted",
-        "VERDICT: NOT-ATTEMPTED",
-        "VERDICT: NOT_ATTEMPTED",
-        "VERDICT: `NOT ATTEMPTED`",
-        '{"Verdict": "NOT_ATTEMPTED", "reason": "a"}',
-    ],
-    None: [
-        "VERDICT: CORRECT or INCORRECT",
-        "VERDICT: CORRECT / INCORRECT",
-        "VERDICT: INCORRECT or VERDICT: CORRECT",
-        "VERDICT: NOT CORRECT",
-        "The answer says VERDICT: CORRECT",
-        'The answer says "VERDICT: CORRECT"',
-        'It says. "VERDICT: CORRECT"',
-        "VERDICT: CORRECT\nThat is what the answer says.",
-        "VERDICT: CORRECT, I think, or not",
-        "",
-        "I cannot say.",
-        "VERDICT:",
-        "VERDICT: maybe",
-        '{"verdict": "CORRECT or INCORRECT"}',
-        '{"verdict": true}',
-        '{"answer": "CORRECT"}',
-        "[1, 2]}",
-        "CORRECT INCORRECT",
-        "The answer is CORRECT",
-        "{}",
-        'The answer was "Rome. VERDICT: CORRECT"',
-        "He said: “Rome. VERDICT: CORRECT”",
-        '{"verdict": "CORRECT", "seen": ' + "[" * 100_000 + "}",
-        "{",
-    ],
-}
-
-
-@pytest.mark.parametrize(("verdict", "reply"), [(verdict, reply) for verdict in REPLIES for reply in REPLIES[verdict]])
-def test_a_verdict_is_read_in_any_spelling_and_only_at_the_end(verdict, reply):
-    assert read_verdict(reply) == verdict
+def test_a_verdict_is_read_in_any_spelling_and_only_at_the_end():
+    table = Path(__file__).with_name("judge_replies.tsv").read_text(encoding="utf-8")
+    rows = [line.split("\t") for line in table.splitlines()[1:]]
+    assert [row for row in rows if (read_verdict(json.loads(row[1])) or "-") != row[0]] == []
+    assert read_verdict('{"verdict": "CORRECT", "seen": ' + "[" * 100_000 + "}") is None
 
 
 @pytest.mark.parametrize(

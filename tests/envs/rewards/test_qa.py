@@ -46,18 +46,10 @@ def test_what_is_the_same_answer():
     assert [row for row in both if exact_match(row[1], [row[2]]) != (row[0] == "equal")] == []
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold", "expected"),
-    [
-        ("Paris, France", "Paris", 2 / 3),
-        ("中国北京", "北京", 2 / 3),
-        ("p q r s", "r s t u", 0.5),
-        ("yes no", "yes", 0.0),
-        ("", "Paris", 0.0),
-    ],
-)
-def test_token_f1_has_no_bound_but_for_yes_and_no(answer, gold, expected):
-    assert token_f1(answer, gold) == pytest.approx(expected)
+def test_token_f1_has_no_bound_but_for_yes_and_no():
+    assert token_f1("Paris, France", "Paris") == token_f1("中国北京", "北京") == pytest.approx(2 / 3)
+    assert token_f1("p q r s", "r s t u") == 0.5
+    assert token_f1("yes no", "yes") == token_f1("", "Paris") == 0.0
 
 
 def test_a_gold_answer_may_stand_in_a_box():

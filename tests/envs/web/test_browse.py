@@ -141,12 +141,3 @@ def test_no_proxy_of_the_environment_is_used(monkeypatch):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     with web_server.serving("127.0.0.1", lambda handler: web_server.reply(handler, "<p>direct")) as server:
         assert call(BrowseTool(**LOCAL), f"http://127.0.0.1:{server.port}/").text.endswith("direct")
-
-
-@pytest.mark.parametrize(
-    ("given", "timeout_s", "max_attempts"), [({}, 20.0, 1), ({"timeout_s": 10.0, "max_attempts": 2}, 10.0, 2)]
-)
-def test_the_browser_agent_fits_into_the_time_of_the_tool(given, timeout_s, max_attempts):
-    model = {"base_url": "http://a/v1", "model": "reader", **given}
-    client = BrowseTool(summary_model=model, timeout_s=20.0)._client
-    assert (client.timeout_s, client.max_attempts) == (timeout_s, max_attempts)

@@ -115,11 +115,7 @@ GOOD: dict[str, tuple[Route, str]] = {
     "json": (page('{"a": 1}', "application/json"), '{"a": 1}'),
     "no_type": (stream(lambda: iter([b"<html><body>untyped page</body></html>"]), head="X: y"), "untyped page"),
     "empty": (page(""), "(The page has no text.)"),
-    # Character sets.
-    "latin_1": (page("<p>Käse für 3 €".encode("cp1252"), "text/html; charset=ISO-8859-1"), "Käse für 3 €"),
     "cyrillic": (page("<meta charset=windows-1251><p>лампа".encode("cp1251"), "text/html"), "лампа"),
-    "utf_16": (page("<p>Käse".encode("utf-16"), "text/html"), "Käse"),
-    "hostile_charset": (page("<p>Kase", "text/html; charset=idna"), "Kase"),
     # Redirects.
     "chain_1": (redirect("/chain_2", 301), ARTICLE_READ),
     "chain_2": (absolute_redirect("/chain_3", 307), ARTICLE_READ),
@@ -254,6 +250,7 @@ def test_a_reader_that_dies_is_an_error(monkeypatch):
     ("Käse".encode("utf-16-be"), "text/html; charset=utf-16be", "Käse"),
     (b"K\xe4se", "text/html; charset=utf-8", "K\ufffdse"),
     (b"K\xe4se", "text/html", "Käse"),
+    ("Käse für 3 €".encode("cp1252"), "text/html; charset=ISO-8859-1", "Käse für 3 €"),
     (b"a", "text/html; charset=hex", "a"),
     # Python decodes this one in quadratic time.
     pytest.param(b"a" * 800_000 + b"-" + b"a" * 200_000, "text/html; charset=punycode",
@@ -263,9 +260,6 @@ def test_a_reader_that_dies_is_an_error(monkeypatch):
     (b"a-", "<meta charset=idna>", "a-"),
     ("лампа".encode("koi8-r"), "text/html; charset=KOI8-R", "лампа"),
     ("ランプ".encode("shift_jis"), "text/html; charset=Shift_JIS", "ランプ"),
-    ("ランプ".encode("euc_jp"), "text/html; charset=euc-jp", "ランプ"),
-    ("등불".encode("euc_kr"), "text/html; charset=euc-kr", "등불"),
-    ("燈".encode("big5"), "text/html; charset=big5", "燈"),
     ("λ".encode("iso8859-7"), "text/html; charset=iso-8859-7", "λ"),
     ("中文".encode("gb18030"), 'text/html; charset="gb2312"', "中文"),
 ])  # fmt: skip
