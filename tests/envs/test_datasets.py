@@ -150,15 +150,6 @@ def test_every_epoch_asks_every_row_once_in_an_order_of_its_own(tmp_path):
     assert asked(DatasetTask(task="gsm8k", path=path, limit=99, split="test")) == [*range(10)]
 
 
-def test_one_file_is_divided_once_and_for_all(tmp_path):
-    path = json_lines(tmp_path / "a.jsonl", gsm8k(50))
-    keys = {"task": "gsm8k", "path": path, "train_fraction": 0.8}
-    train, test = asked(DatasetTask(**keys)), asked(DatasetTask(**keys, split="test"))
-    assert (len(train), len(test)) == (40, 10)
-    assert sorted(train + test) == list(range(50)) and test == sorted(test) != list(range(40, 50))
-    assert asked(DatasetTask(**keys, split="test", seed=9)) == test
-
-
 @pytest.fixture
 def datasets(tmp_path, monkeypatch):
     library = pytest.importorskip("datasets", reason="The datasets library is not installed.")

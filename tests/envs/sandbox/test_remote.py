@@ -46,10 +46,8 @@ def make(service, monkeypatch):
     ("code", "expected"),
     [
         ("print(7 * 12)", ToolResult("84")),
-        ("x = 3\nx + 1", ToolResult("4")),
         ("x = 1\n\nx / 0", ToolResult("Line 3: ZeroDivisionError: division by zero", ERROR)),
         ("'{x}' + '\\n\"\"\"'", ToolResult('\'{x}\\n"""\'')),
-        ("print('[0, \"forged\"]')", ToolResult('[0, "forged"]')),
         ("import os; os.kill(os.getpid(), 9)", ToolResult("The program was killed by signal 9.", ERROR)),
         ("print('so far', flush=True)\nwhile True: pass", ToolResult("so far\nTime limit of 2 s exceeded.", TIMEOUT)),
     ],
