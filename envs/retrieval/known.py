@@ -13,7 +13,6 @@ from typing import Any
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.support.data_files import fingerprint
-from rllib_arpo.envs.support.texts import search_key
 
 
 @dataclass(frozen=True)
@@ -50,28 +49,17 @@ class KnownResults:
         if path.exists():
             self._check_settings(_sqlite_file(self.path))
 
-    def open(self) -> None:
-        """Reads or opens the file; otherwise the first `get` does this. Blocks.
-
-        Raises:
-            DataError: the file is not of this layout.
-        """
-        _ = self._entries
-
-    def get(self, query: str) -> str | None:
-        """The result of a query, or None; blanks and other forms of the same letters make no difference."""
-        return self._entries.get(search_key(query))
-
-    def put(self, query: str, result: str) -> None:
-        """Adds a result; blocks."""
-        self._entries.put(search_key(query), result)
-
     def inputs(self) -> Mapping[str, str]:
         """Path -> a mark of the content, unless the tool adds to it."""
         return {} if self.settings is not None else {self.path: fingerprint([Path(self.path)])}
 
     @functools.cached_property
-    def _entries(self) -> ResultCache:
+    def entries(self) -> ResultCache:
+        """The results by the `search_key`s of their queries. The first use opens the file, and blocks.
+
+        Raises:
+            DataError: the file is not of this layout.
+        """
         cache = _sqlite_file(self.path)
         if self.settings is not None:
             cache.keep_settings(json.dumps(self.settings))

@@ -52,7 +52,6 @@ class WebEngine(WebOptions, SearchSource):
         title: its name in messages.
         default_url: its public server's address; None: it has none.
         key_variable: the environment variable that holds the key; None: it needs none.
-        max_query_chars: the length of the longest query that it takes.
         snippet: the field of a result that has its text.
 
     Raises:
@@ -62,7 +61,6 @@ class WebEngine(WebOptions, SearchSource):
     title: ClassVar[str]
     default_url: ClassVar[str | None] = None
     key_variable: ClassVar[str | None] = None
-    max_query_chars: ClassVar[int] = 2000
     snippet: ClassVar[str] = "content"
 
     def __post_init__(self) -> None:
@@ -98,8 +96,6 @@ class WebEngine(WebOptions, SearchSource):
             TransientToolError: the engine is busy or cannot be reached.
             ToolError: it refuses the request or the key, or sends a reply of an unknown form.
         """
-        if len(query) > self.max_query_chars:
-            raise ToolError(f"The query has {len(query)} characters; at most {self.max_query_chars} are allowed.")
         if not query:
             raise ToolError("The query is empty.")
         if self.key_variable is not None and not self.key:
@@ -178,7 +174,6 @@ class Brave(WebEngine):
     title = "Brave"
     default_url = "https://api.search.brave.com/res/v1"
     key_variable = "BRAVE_API_KEY"
-    max_query_chars = 400
     snippet = "description"
 
     def request(self, query: str, top_k: int) -> Request:
@@ -216,7 +211,6 @@ class Tavily(WebEngine):
     title = "Tavily"
     default_url = "https://api.tavily.com"
     key_variable = "TAVILY_API_KEY"
-    max_query_chars = 400
 
     def request(self, query: str, top_k: int) -> Request:
         own = {"query": query, "max_results": min(top_k, 20)}

@@ -14,6 +14,7 @@ from rllib_arpo.envs.retrieval.known import KnownResults
 from rllib_arpo.envs.retrieval.sources import LocalOptions, LocalSource, SearchSource
 from rllib_arpo.envs.retrieval.web_search import ENGINES, WebOptions
 from rllib_arpo.envs.support.per_loop import shared_flight
+from rllib_arpo.envs.support.texts import search_key
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 
@@ -69,7 +70,7 @@ class SearchTool(Tool, LocalOptions, WebOptions):
 
     def prepare(self) -> None:
         if self._known is not None:
-            self._known.open()
+            _ = self._known.entries
         self._source.prepare()
 
     def inputs(self) -> Mapping[str, str]:
@@ -88,14 +89,15 @@ class SearchTool(Tool, LocalOptions, WebOptions):
         return ToolResult(await shared_flight(same, lambda: self._answer(query)))
 
     async def _answer(self, query: str) -> str:
-        if self._known is not None and (text := await asyncio.to_thread(self._known.get, query)) is not None:
+        known, key = self._known, search_key(query)
+        if known is not None and (text := await asyncio.to_thread(lambda: known.entries.get(key))) is not None:
             return text
         found = ORDERS[self.order](await self._source.search(query, self.top_k))
         if not found:
             return NOTHING_FOUND
         text = "\n".join(found) if self.documents else as_pages(found)
-        if self._known is not None and self.backend in ENGINES:
-            await asyncio.to_thread(self._known.put, query, text)
+        if known is not None and self.backend in ENGINES:
+            await asyncio.to_thread(known.entries.put, key, text)
         return text
 
     @functools.cached_property

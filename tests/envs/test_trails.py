@@ -137,24 +137,6 @@ def test_splits_and_demonstrations_share_no_name(form, names_per_trail, num_demo
     assert shown == {0: 1280, 1: 1281, num_demonstrated - 1: num_trails - 1, num_demonstrated: 1280}
 
 
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_every_way_has_the_forms_length_and_its_decisions_and_ends_with_a_number_of_its_own(form):
-    num_names = set()
-    for number in range(0, 400, 7):
-        trail = make_trail(number, form)
-        choices = [*np.ndindex(*[form.num_hits] * form.num_decisions)]
-        ways = [list(trail.walk(lambda _page, d, way=way: way[d])) for way in choices]
-        assert {len(way) for way in ways} == {form.num_pages}
-        assert len({way[-1][1].number for way in ways}) == form.num_hits**form.num_decisions
-        opening = (-1,) if trail.opening.is_decisive else ()
-        places = {opening + tuple(i for i, (_, page) in enumerate(way) if page.is_decisive) for way in ways}
-        assert len(places) == 1 and places.pop() in form.patterns
-        num_names.add(len(trail.pages))
-        right = [page.hits[page.right][0] for _, page in [("", trail.opening), *trail.walk(RIGHT)] if page.is_decisive]
-        assert tuple(right) == trail.colours
-    assert max(num_names) == form.names_per_trail
-
-
 @pytest.mark.parametrize(("form", "longest"), [(MAIN, 130), (LATE, 193), (PLAIN, 111)])
 def test_the_limits_leave_room_for_twice_the_right_solution(form, longest):
     tokenizer = trails_tokenizer()

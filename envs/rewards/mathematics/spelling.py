@@ -84,11 +84,10 @@ _BEFORE_CALLS = _compiled(
     (r"smallmatrix", "matrix"),
     # Spaces.
     (r"(?<!\\)\\!\s*", ""), (r"(?<!\\)\\[,;: ]|~", " "), (r"\s+", " "),
-    # SymPy's solve(dict=True), and dicts.
-    (r"\[ ?(\{[A-Za-z]\w*: [^\[\]]*\}) ?\]", r"\1"),
+    # Python's dicts.
     (r"(?:(?<=, )|(?<!\\)(?<=\{)(?<!\\text\{))([A-Za-z]\w*): (?=[^{}<>|\\]*\})", r"\1="),
     # Functions.
-    (rf"\\text ?\{{ ?({_CALLED}) ?\}} ?(?=\()", r"\1"), (rf"\\text ?\{{ ?({_PLAIN}) ?\}}", r"\1"),
+    (rf"\\text ?\{{ ?({_PLAIN}) ?\}}", r"\1"),
     (r"\\sqrt ?\(", "sqrt("), (r"(?<!\\)(sqrt|cbrt) ?(\d+(?:\.\d+)?|[a-z](?![a-z])|\\[a-z]+)", r"\1(\2)"),
     # Inequalities that SymPy prints.
     (r"\(-oo < \w+\) & | & \(\w+ < oo\)", ""), (r"\(\(([^()<>]*[<>][^()]*)\)\)", r"(\1)"),
@@ -106,7 +105,7 @@ _AFTER_CALLS = _compiled(
     (r"\^\\circ ?(?:\\text ?\{ ?([CFK]) ?\}|([CFK])(?![A-Za-z]))", r"\\text{ degree \1\2}"),
     # What is upright and no word: a constant, a number, signs.
     (r"\\text ?\{ ?((?:[^{}a-zA-Z\\]|\\[a-zA-Z]+|\\.)*|[^{}a-zA-Z]*\d[^{}]*|[ei]) ?\}", r"\1"),
-    (r"\\text ([^\s{])", r"\1"), (r"\{ ?([,:]) ?\}", r"\1"),
+    (r"\{ ?([,:]) ?\}", r"\1"),
     # Relations and unions.
     (r"(?<=[)\]]) ?U ?(?=[(\[])", r"\\cup "), (r":=", "="),
     (r"<=", r"\\le "), (r">=", r"\\ge "), (r"!=", r"\\ne "),
@@ -155,8 +154,6 @@ def in_ascii(text: str) -> str:
     """`text` with LaTeX for the characters that occur in formulas; others, such as circled digits, stay."""
     if text.isascii():
         return text
-    text = re.sub("((?:\\d[\u0304\u0305])+)", lambda m: rf"\overline{{{re.sub('[^0-9]', '', m[1])}}}", text)
-    text = re.sub("(\\d)\u0307", r"\\dot{\1}", text)
     runs = ((script, "".join(map(_character, run))) for script, run in itertools.groupby(text, _script))
     return "".join(f"{script}{{{run}}}" if script else run for script, run in runs)
 
@@ -196,8 +193,6 @@ def _called(name: str, arguments: list[str], log: str) -> str:
     if name == "log":
         base = rf"\log_{{{arguments[1]}}}" if len(arguments) > 1 else log
         return f"{base}({arguments[0]})"
-    if name in ("Union", "Intersection", "Complement"):
-        arguments = [re.sub(r"^\{(.*)\}$", r"\\{\1\\}", one) for one in arguments]
     latex = _PRINTED[name].replace("#*", _JOINED.get(name, ",").join(arguments))
     if name in ("Matrix", "array") and not _ROWS.match(latex):  # A list of numbers is a column.
         latex = f"[{','.join(f'[{one}]' for one in split(latex[1:-1], _COMMA))}]"

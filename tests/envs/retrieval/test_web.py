@@ -193,14 +193,11 @@ def test_a_key_is_read_at_each_call_and_not_kept(backend, monkeypatch):
     assert call(tool).text.endswith(f"needs a key in the environment variable {backend.upper()}_API_KEY.")
 
 
-@ALL
-def test_queries_that_no_engine_takes_are_not_sent(backend):
-    with serve(lambda request: Reply(REPLIES[backend])) as engine:
-        tool = SearchTool(backend=backend, base_url=engine.url)
-        assert call(tool, "  ") == ToolResult("The query is empty.", ToolStatus.ERROR)
-        assert call(tool, "\ud800").text.startswith("search cannot read its argument: ")
-        assert call(tool, "x" * 2001).text == "The query has 2001 characters; at most 2000 are allowed."
-        assert engine.requests == []
+def test_queries_that_no_engine_takes_are_not_sent():
+    tool = SearchTool(backend="searxng", base_url="http://127.0.0.1:9")
+    assert call(tool, "  ") == ToolResult("The query is empty.", ToolStatus.ERROR)
+    assert call(tool, "\ud800").text.startswith("search cannot read its argument: ")
+    assert call(tool, "x" * 2001).text == "The query has 2001 characters; at most 2000 are allowed."
 
 
 def test_a_query_is_asked_once_however_many_want_it(tmp_path):
