@@ -153,14 +153,9 @@ class ForkServer:
 @functools.cache
 def _shared(pid: int, setup: str, fenced: bool, packages: tuple[str, ...]) -> ForkServer:
     server = ForkServer(setup, fenced, packages)
-    atexit.register(_close_own, server, pid)
-    return server
-
-
-def _close_own(server: ForkServer, pid: int) -> None:
     # A forked process that exits normally must not end its parent's server.
-    if os.getpid() == pid:
-        server.close()
+    atexit.register(lambda: os.getpid() == pid and server.close())
+    return server
 
 
 def shared_server(setup: str = "", fenced: bool = False, packages: tuple[str, ...] = DEFAULT) -> ForkServer:

@@ -75,11 +75,6 @@ class ResultCache:
             await asyncio.to_thread(self.put, key, text)
         return text
 
-    def items(self) -> Iterator[tuple[str, str]]:
-        """All entries as they are now, in no particular order."""
-        with self._transaction() as connection:
-            return iter(connection.execute("SELECT key, value FROM results").fetchall())
-
     def __len__(self) -> int:
         with self._transaction() as connection:
             return connection.execute("SELECT COUNT(*) FROM results").fetchone()[0]

@@ -12,6 +12,10 @@ from rllib_arpo.envs.support.cache import ResultCache
 from tests.helpers.processes import as_ordinary_user
 
 
+def entries_of(path) -> dict[str, str]:
+    return dict(sqlite3.connect(path).execute("SELECT key, value FROM results"))
+
+
 def make_and_write(path: str, writer: int, barrier) -> None:
     for attempt in range(4):
         barrier.wait()
@@ -33,7 +37,7 @@ def test_processes_that_make_and_write_the_file_at_once_lose_and_break_nothing(t
         process.join()
     assert [process.exitcode for process in processes] == [0] * 8
     for attempt in range(4):
-        entries = dict(ResultCache(f"{path}{attempt}").items())
+        entries = entries_of(f"{path}{attempt}")
         assert entries.pop("shared") in "01234567"
         assert entries == {f"{w}-{i}": f"text {w} {i}" for w in range(8) for i in range(5)}
 
@@ -44,7 +48,7 @@ def test_the_last_value_of_a_key_counts(tmp_path):
     cache.put("a", "1")
     cache.put("a", "ä\n2")
     assert cache.get("a") == "ä\n2"
-    assert (len(cache), list(cache.items())) == (1, [("a", "ä\n2")])
+    assert len(cache) == 1
     assert pickle.loads(pickle.dumps(cache)).get("a") == "ä\n2"
 
 
@@ -76,7 +80,7 @@ def test_forks_of_a_process_that_uses_the_cache_are_safe(tmp_path):
     done.set()
     writer.join()
     assert [child.exitcode for child in children] == [0] * 4
-    entries = dict(ResultCache(path).items())
+    entries = entries_of(path)
     assert all(entries[f"child {n} {i}"] == "text" for n in range(4) for i in range(5))
     assert sqlite3.connect(path).execute("PRAGMA integrity_check").fetchall() == [("ok",)]
 
@@ -108,7 +112,7 @@ def test_a_killed_writer_loses_nothing_that_it_has_put(tmp_path):
 
 def read_only_cache(path: str) -> None:
     cache = ResultCache(path)
-    assert (cache.read_only, cache.get("a"), len(cache), list(cache.items())) == (True, "1", 1, [("a", "1")])
+    assert (cache.read_only, cache.get("a"), len(cache)) == (True, "1", 1)
     with pytest.raises(DataError, match=r"cache\.sqlite: this cache may not be written"):
         cache.put("b", "2")
 
@@ -140,7 +144,7 @@ def test_json_files_are_imported_by_a_command(tmp_path, capsys):
     for wrong in ('{"c": 1}', "{", '{"c": "\\ud800"}'):
         status, told = imported(wrong)
         assert status == 2 and told.startswith("error: FILE: ")
-    assert dict(ResultCache(path).items()) == {"a": "1", "b": "3"}
+    assert entries_of(path) == {"a": "1", "b": "3"}
 
 
 def test_a_file_that_is_no_cache_is_named(tmp_path):

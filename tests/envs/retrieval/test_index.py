@@ -55,14 +55,6 @@ def test_every_kind_of_file_is_read(tmp_path):
     assert texts(parquet) == [("T", "one"), ("", "two")]
 
 
-def test_what_does_not_fit_is_named_and_leaves_nothing(tmp_path, capsys):
-    file = tmp_path / "a.jsonl"
-    file.write_text('{"text": "a"}\n{"text": ')
-    assert run_command("index", [str(file), "--output", str(tmp_path / "index")]) == 2
-    assert f"error: {file}, row 1: not JSON" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == [file]
-
-
 def test_one_command_builds_an_index(tmp_path, cities, capsys):
     more, output = tmp_path / "more.jsonl", tmp_path / "deep" / "index"
     more.write_text('{"text": "Graz is in Styria."}\n{"text": "Bregenz is on a lake."}')
