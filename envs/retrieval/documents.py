@@ -1,15 +1,13 @@
-"""Passages from files: .jsonl, .parquet, and .json (a list of records, or a cache of search results)."""
+"""Passages from files: .jsonl, .parquet, and .json (a list of records)."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.support.cache import read_texts
 from rllib_arpo.envs.support.data_files import check_unicode, opened, opened_parquet, parse_json, read_json, table_rows
 
 #: Column (or key) names that hold a passage's text, in order of preference.
@@ -18,8 +16,6 @@ TITLE_COLUMN = "title"
 
 #: (title, text), where the title may be empty; both are searched and shown.
 Document = tuple[str, str]
-
-_PAGE = re.compile(r"(?m)^Page \d+: *")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,24 +106,9 @@ def _read_parquet(path: Path, options: ReadOptions) -> Iterator[tuple[str, Any]]
 
 def _read_json(path: Path, options: ReadOptions) -> Iterator[tuple[str, Any]]:
     content = read_json(path)
-    if isinstance(content, list):
-        yield from ((f"row {row}", record) for row, record in enumerate(content))
-    else:
-        pages = list(pages_of(read_texts(path).values()))
-        if not pages:
-            raise DataError(f'{path}: no text of this file has a line "Page 1: ...".')
-        yield from ((f"page {number}", {options.text_columns[0]: page}) for number, page in enumerate(pages))
-
-
-def pages_of(results: Iterable[str]) -> Iterator[str]:
-    """The distinct pages of texts "Page 1: ...\\nPage 2: ..."; texts without pages have none."""
-    seen = set()
-    for result in results:
-        for page in _PAGE.split(result)[1:]:
-            page = page.strip()
-            if page and page not in seen:
-                seen.add(page)
-                yield page
+    if not isinstance(content, list):
+        raise DataError(f"{path}: a .json file of passages must hold a list.")
+    return ((f"row {row}", record) for row, record in enumerate(content))
 
 
 #: End of a file's name -> the function that reads its rows: (path, options) -> ("row 3", record), ...

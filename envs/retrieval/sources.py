@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.envs.retrieval.documents import Document, as_document, read_documents, reader_of
+from rllib_arpo.envs.retrieval.documents import Document, as_document
 from rllib_arpo.envs.retrieval.index import INFO_FILE, SearchIndex, build_in_memory, index_marks, open_folder, read_info
 from rllib_arpo.envs.support.data_files import fingerprint
 
@@ -42,12 +42,11 @@ class LocalOptions:
     """The settings of a search on this machine.
 
     Attributes:
-        documents: a list of {"title", "text"} dicts, or a file that `retrieval.documents` reads. It is indexed once
-            per process, in memory (about 1 kB a passage).
+        documents: a list of {"title", "text"} dicts, indexed once per process, in memory (about 1 kB a passage).
         index: a folder that `rllib-arpo index` made, in place of documents.
     """
 
-    documents: str | Sequence[Mapping[str, str]] | None = None
+    documents: Sequence[Mapping[str, str]] | None = None
     index: str | None = None
 
 
@@ -57,19 +56,17 @@ class LocalSource(LocalOptions, SearchSource):
 
     Raises:
         ValueError: neither `documents` nor `index` is given, or both are.
-        DataError: a document has no text, or there is no such file or no finished index.
+        DataError: a document has no text, or the index is not finished.
     """
 
     def __post_init__(self) -> None:
-        if bool(self.documents) == bool(self.index):
+        if bool(self.documents) == bool(self.index) or isinstance(self.documents, str):
             raise ValueError(
-                "The search tool needs `documents` (a list of dicts, or a file) or `index` (a folder), and not both;"
+                "The search tool needs `documents` (a list of dicts) or `index` (a folder), and not both;"
                 " or another `backend`."
             )
         if self.index:
             read_info(self.index)
-        elif isinstance(self.documents, str):
-            reader_of(Path(self.documents))
         else:
             _ = self._listed
 
@@ -77,9 +74,7 @@ class LocalSource(LocalOptions, SearchSource):
         _ = self._opened
 
     def inputs(self) -> Mapping[str, str]:
-        if self.index:
-            return {self.index: fingerprint(index_marks(self.index))}
-        return {self.documents: fingerprint([Path(self.documents)])} if isinstance(self.documents, str) else {}
+        return {self.index: fingerprint(index_marks(self.index))} if self.index else {}
 
     async def search(self, query: str, top_k: int) -> list[str]:
         return await asyncio.to_thread(self._search, query, top_k)
@@ -93,14 +88,11 @@ class LocalSource(LocalOptions, SearchSource):
         with _INDEX_LOCK:
             if self.index:
                 return _index(open_folder, self.index, Path(self.index, INFO_FILE).stat().st_mtime_ns)
-            if isinstance(self.documents, str):
-                stat = Path(self.documents).stat()
-                return _index(_index_of_file, self.documents, (stat.st_mtime_ns, stat.st_size))
             return _index(build_in_memory, self._listed, None)
 
     @functools.cached_property
     def _listed(self) -> tuple[Document, ...]:
-        """The documents, where they are a list."""
+        """The documents, read."""
         return tuple(as_document(one, f"documents[{row}]") for row, one in enumerate(self.documents or ()))
 
 
@@ -111,7 +103,3 @@ _INDEX_LOCK = threading.Lock()
 def _index(make: Callable[[Any], SearchIndex], origin: Hashable, mark: Hashable) -> SearchIndex:
     """The index that `make` makes of `origin`; `mark` changes when its files do."""
     return make(origin)
-
-
-def _index_of_file(path: str) -> SearchIndex:
-    return build_in_memory(read_documents(path))

@@ -153,9 +153,14 @@ class ForkServer:
 @functools.cache
 def _shared(pid: int, setup: str, fenced: bool, packages: tuple[str, ...]) -> ForkServer:
     server = ForkServer(setup, fenced, packages)
-    # A forked process that exits normally must not end its parent's server.
-    atexit.register(lambda: os.getpid() == pid and server.close())
+    atexit.register(_close_own, server, pid)
     return server
+
+
+def _close_own(server: ForkServer, pid: int) -> None:
+    # A forked process that exits normally must not end its parent's server.
+    if os.getpid() == pid:
+        server.close()
 
 
 def shared_server(setup: str = "", fenced: bool = False, packages: tuple[str, ...] = DEFAULT) -> ForkServer:

@@ -3,7 +3,7 @@
     rllib-arpo index --output FOLDER FILE...
 
 Each row of a .jsonl or .parquet file is a passage, with "text" or "contents" and perhaps a "title". A .json file is a
-list of such rows, or a cache of search results, in which every distinct "Page N: ..." is a passage.
+list of such rows.
 """
 
 import argparse

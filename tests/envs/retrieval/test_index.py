@@ -41,15 +41,12 @@ def texts(path, **options) -> list[tuple[str, str]]:
 
 
 def test_every_kind_of_file_is_read(tmp_path):
-    jsonl, pages, rows = (tmp_path / name for name in ("a.jsonl", "c.json", "d.json"))
+    jsonl, rows = (tmp_path / name for name in ("a.jsonl", "d.json"))
     parquet = tmp_path / "e.parquet"
     jsonl.write_text('{"title": "T", "text": "one", "contents": "no"}\n\n{"contents": "two", "title": null}\n')
-    cached = {"q": "Page 1: one\nstill one\nPage 2: two", "r": "No search results found.", "s": "Page 1: two\nPage 2:"}
-    pages.write_text(json.dumps(cached))
     rows.write_text('[{"text": "one", "body": "a"}, {"text": "two", "title": "T", "body": "b"}]')
     pyarrow.parquet.write_table(pyarrow.table({"title": ["T", None], "text": ["one", "two"], "x": [1, 2]}), parquet)
     assert texts(jsonl) == [("T", "one"), ("", "two")]
-    assert texts(pages) == [("", "one\nstill one"), ("", "two")]
     assert texts(rows) == [("", "one"), ("T", "two")]
     assert texts(rows, text_column="body", title_column="text") == [("one", "a"), ("two", "b")]
     assert texts(parquet) == [("T", "one"), ("", "two")]

@@ -56,18 +56,17 @@ def test_a_tool_that_has_searched_can_be_copied(copied):
 
 
 def test_the_files_that_are_read_and_not_written_have_marks(tmp_path):
-    path, cache = tmp_path / "documents.jsonl", known(tmp_path / "cache.sqlite", {})
-    path.write_text('{"text": "Vienna"}\n')
-    tool = SearchTool(documents=str(path), cache=cache)
+    cache, documents = known(tmp_path / "cache.sqlite", {}), tmp_path / "rows.json"
+    documents.write_text(json.dumps(DOCUMENTS))
+    build_folder([documents], tmp_path / "index")
+    tool = SearchTool(index=str(tmp_path / "index"), cache=cache)
     before = tool.inputs()
-    assert before.keys() == {str(path), cache}
+    assert before.keys() == {str(tmp_path / "index"), cache}
     ResultCache(cache).put("a", "1")
     after = tool.inputs()
     assert [name for name in before if before[name] != after[name]] == [cache]
     web = SearchTool(backend="searxng", base_url="http://a", cache=cache)
     assert web.inputs() == SearchTool(documents=DOCUMENTS).inputs() == {}
-    build_folder([str(path)], str(tmp_path / "index"))
-    assert SearchTool(index=str(tmp_path / "index")).inputs().keys() == {str(tmp_path / "index")}
 
 
 #: The same text, composed, decomposed and in wide letters (or narrow ones, of Japanese); and another text.
