@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from tqdm import tqdm
 
@@ -66,16 +67,19 @@ def about(label: str, text: str) -> str:
 
 @contextmanager
 def activity(line: str, label: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Says what begins, and shows a bar below the lines. The block calls the result with (done, total)."""
-    terminal = _open
-    if terminal is None:
+    """Says what begins, and draws a bar on a terminal. The block calls the result with (done, total)."""
+    if _open is None:
         yield lambda _done, _total: None
         return
-    terminal.say(line)
-    try:
-        yield lambda done, total: terminal.show(label, done, total, unit)
-    finally:
-        terminal.hide()
+    _open.say(line)
+    with tqdm(desc=label, unit=f" {unit}", leave=False, **_open.bar_options()) as bar:
+
+        def tell(done: int, total: int) -> None:
+            bar.n, bar.total = done, total
+            with suppress(OSError):
+                bar.refresh()
+
+        yield tell
 
 
 def open_terminal() -> RunTerminal | None:
@@ -94,8 +98,6 @@ class RunTerminal:
 
     def __init__(self, log: Path):
         self.log = log
-        #: An activity's bar, if standard output is a terminal.
-        self._bar: tqdm[None] | None = None
         self._warned: set[str] = set()
         self._lock = threading.RLock()
 
@@ -116,7 +118,6 @@ class RunTerminal:
         global _open
         _open = None
         logger.removeHandler(self._handler)
-        self.hide()
         with self._lock, suppress(OSError):
             self._closed = True
             self._screen.close()
@@ -145,22 +146,9 @@ class RunTerminal:
         with suppress(OSError):
             os.write(STDOUT, f"{printable(text)}\n".encode())
 
-    def show(self, label: str, done: int, total: int, unit: str) -> None:
-        """Shows the bar below the lines, or updates it."""
-        with self._lock, suppress(OSError):
-            if self._closed or not self._screen.isatty():
-                return
-            if self._bar is None:
-                self._bar = tqdm(desc=label, total=total, unit=f" {unit}", leave=False, file=self._screen)
-            self._bar.n = done
-            self._bar.refresh()
-
-    def hide(self) -> None:
-        """Removes the bar, if there is one."""
-        with self._lock, suppress(OSError):
-            if self._bar is not None:
-                self._bar.close()
-                self._bar = None
+    def bar_options(self) -> dict[str, Any]:
+        """Where tqdm draws a bar, if at all."""
+        return {"file": self._screen, "disable": not self._screen.isatty()}
 
 
 class _WarningsHandler(logging.Handler):

@@ -70,8 +70,6 @@ def test_a_line_after_the_end_is_nobodys_error(tmp_path, capfd):
         pass
     terminal.say("late")
     terminal.warn("late")
-    terminal.show("label", 1, 2, "steps")
-    terminal.hide()
     assert capfd.readouterr() == ("late\nlate\n", "")
 
 
@@ -141,6 +139,6 @@ def test_the_bar_of_an_activity_is_below_the_lines_and_leaves_nothing_behind(tmp
         tell(3, 4)
     text = "".join(texts)
     bars = re.findall(r"cold start: +(\d+)%", text)
-    assert (bars[0], bars[-1]) == ("0", "75")
+    assert (bars[0], bars[-1]) == ("25", "75")
     # Where the bar was, there are spaces before a line is written, and at the end.
     assert re.search(r"\r +\ra line\r\n", text) and re.search(r"\r +\r$", text)

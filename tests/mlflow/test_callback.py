@@ -97,6 +97,7 @@ def test_concurrent_trials_have_runs_of_their_own_in_the_default_store(local_dat
     }  # fmt: skip
     tags = runs["ARPO_env_t1"].data.tags
     assert (tags["purpose"], tags["ray_version"]) == ("test", ray.__version__)
+    assert {"hostname", "mlflow.user", "mlflow.source.name"} <= tags.keys()
 
 
 def test_a_resumed_trial_goes_on_in_the_same_run_of_the_store_of_the_environment(

@@ -111,13 +111,6 @@ def test_the_name_follows_the_settings_and_not_the_wording_of_the_code(monkeypat
     assert frozen_lake.lake_model(lake) != usual
 
 
-def test_every_form_has_a_model_of_its_own_and_that_of_the_main_form_keeps_its_name(monkeypatch):
-    monkeypatch.setattr(small_models, "cached_folder", lambda name, _make, _cache: name)
-    names = [small_model(TINY, form=form) for form in ("main", "late", "plain")]
-    assert [name.rpartition("-")[0] for name in names] == ["trails-small", "trails-small-late", "trails-small-plain"]
-    assert len({name.rpartition("-")[2] for name in names}) == 3
-
-
 def test_another_seed_makes_another_model(monkeypatch, tmp_path):
     monkeypatch.setattr(small_models, "cached_folder", lambda name, _make, _cache: name)
     assert small_model(TINY) == small_model(TINY, seed=0) != small_model(TINY, seed=1)
