@@ -220,7 +220,7 @@ async def play(env: ToolEnv, number: int, written: Sequence[str]) -> tuple[list[
     return steps, longest
 
 
-@pytest.mark.parametrize("num_turns", [500, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_turns", [500, pytest.param(3_500, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("protocol", "keys"),
     [
@@ -251,6 +251,9 @@ def test_no_turn_masks_its_trajectory_or_holds_the_loop(tmp_path, stand_ins, pro
                 longest = min(longest, runner.run(play(env, number, written))[1])
         slowest = max(slowest, (longest, written))
 
+    for number, (_, gold) in enumerate(GOLDS):
+        answer = f"<answer> \\boxed{{{gold}}} </answer>" if protocol == "tags" else f"\\boxed{{{gold}}}"
+        fuzz = example(number, (answer, answer.replace(gold, f"{gold}{gold}")))(fuzz)
     gc.freeze()
     gc.disable()
     try:
