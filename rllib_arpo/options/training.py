@@ -254,8 +254,7 @@ TRAINING = {
     ),
     "prioritized_share": _option(
         0.0,
-        "prioritized sampling: the share of a batch (rounded down) that asks earlier questions again, those whose last "
-        "pass rate was nearest to one half; the others are new.",
+        "share of a batch (rounded down) that repeats earlier questions, those with a pass rate nearest to one half.",
         number("a number in [0, 1)", lambda value: 0 <= value < 1),
     ),
     "adam_betas": _option(
