@@ -16,7 +16,7 @@ from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE, MAIN, PLAIN
 from rllib_arpo.envs.tasks.trails import TrailsTask, make_trail, shows_a_choice, trail_names
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import SearchTool
-from tuned_examples.trails_demonstrations import PERFECT, _demonstrated, imperfect, transcripts
+from tuned_examples.trails_demonstrations import PERFECT, ROWS, Demonstrator, _demonstrated, imperfect, transcripts
 from tuned_examples.trails_models import trails_tokenizer
 
 RIGHT, FIRST = (lambda page, _decision: page.right), (lambda _page, _decision: 0)
@@ -85,6 +85,27 @@ def _replay(env: ToolEnv, number: int, solution: str) -> tuple[list[int], float]
 
 def _as_messages(solution: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": ""}, {"role": "assistant", "content": solution}]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
+def test_three_in_ten_of_the_imperfect_trails_end_right(form):
+    rng, demonstrator = np.random.default_rng(0), imperfect(form)
+    trails_walked = [make_trail(number, form) for number in range(4000)]
+    ends = [list(t.walk(lambda page, _decision: demonstrator.choose(page, rng)))[-1][1] for t in trails_walked]
+    right = [end.number == t.answer for end, t in zip(ends, trails_walked, strict=True)]
+    assert 0.25 < np.mean(right) < 0.35
+
+
+def test_probabilities_above_one_are_refused():
+    with pytest.raises(ValueError, match=r"right = 0.7 and first = 0.5 must be probabilities with a sum up to 1"):
+        Demonstrator(right=0.7, first=0.5)
+
+
+def test_an_exercise_tells_the_same_pairs_in_another_order():
+    row = next(ROWS["exercises"](1, 3, MAIN))
+    user, assistant = (message["content"].split(", ") for message in row["messages"])
+    assert sorted(user) == sorted(assistant) and len(user) == 3
 
 
 #: Form -> question number 1 of the test split, its answer, and the digest of all questions and pages.
