@@ -20,7 +20,7 @@ from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.support.loop_thread import loop_thread
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
-from rllib_arpo.envs.worlds import Call
+from rllib_arpo.envs.worlds import Call, WorldLost
 from rllib_arpo.envs.worlds.maker import WorldMaker
 from rllib_arpo.envs.worlds.mcp import McpServer, McpSession, McpTools, McpWorld, result_text
 from rllib_arpo.envs.worlds.session import WorldSession
@@ -192,7 +192,7 @@ def session_with(monkeypatch):
 
     thread, sessions = loop_thread("mcp"), []
 
-    def make(*kinds: str) -> McpSession:
+    def make(*kinds: str, shared: bool = True) -> McpSession:
         left = list(kinds)
 
         @contextlib.asynccontextmanager
@@ -206,7 +206,7 @@ def session_with(monkeypatch):
 
         monkeypatch.setattr("rllib_arpo.envs.worlds.mcp.client_of", client_of)
         monkeypatch.setattr("rllib_arpo.envs.worlds.mcp.ALIVE_TIMEOUT_S", 0.1)
-        sessions.append(McpSession(thread, McpServer(command="none", shared=True), 60.0))
+        sessions.append(McpSession(thread, McpServer(command="none", shared=shared), 60.0))
         return sessions[-1]
 
     yield make
@@ -252,6 +252,15 @@ def test_a_shared_server_that_dies_is_opened_again_once_a_call_and_nothing_is_re
     asyncio.run(session._close())
     assert asyncio.run(in_a_world(session, "b")) == "The server was lost twice in one action (gone)."
     assert asyncio.run(in_a_world(session, "c")) == "c answers"
+
+
+async def test_a_trajectorys_session_that_is_lost_is_not_opened_again(session_with):
+    """Its server's state is gone: `WorldSession` repeats what was done, with another one."""
+    session = session_with("answers", "answers", shared=False)
+    assert await asked(session, "a") == "a answers"
+    await session._close()
+    with pytest.raises(WorldLost, match="its server is gone"):
+        await session.call("b", {})
 
 
 @pytest.mark.parametrize(
