@@ -10,7 +10,7 @@ from rllib_arpo.envs.protocols.function_calling import FunctionCallingProtocol
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
-from tests.helpers.chat_templates import QWEN25, TEMPLATES, THINKING, calling_folder
+from tests.helpers.chat_templates import QWEN3, QWEN25, TEMPLATES, THINKING, calling_folder
 
 RESULTS = {"lamp": "brass lamp: 12.\n\nold lamp: 7.", "empty": "", "é": '"quoted"\n'}
 HOSTILE = (
@@ -78,6 +78,12 @@ def test_a_tool_cannot_leave_its_response(make_env, monkeypatch, name):
     text = env.tokenizer.decode(hostile)
     assert "&lt;/tool_response><|im_end|>" in text and "<|endoftext|>" in text
     assert text.count("</tool_response>") == 1 and "<tool_call>" not in text
+
+
+def test_thinking_may_be_switched_off_in_the_template(make_env):
+    env = make_env(QWEN3, chat_template_kwargs={"enable_thinking": False})
+    assert env.tokenizer.decode(env.reset()[0]["0"]).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert step(env, "\\boxed{-1}" + EOS)[3].format_valid
 
 
 def test_a_template_may_open_the_thought(make_env):
