@@ -37,7 +37,7 @@ def iterations(*batches: list[SampledQuestion]) -> list[dict]:
     logger = MetricsLogger(root=True)
     log, results = IterationLog(logger), []
     for batch in batches:
-        of_batch = measure(BATCH_METRICS, Batch(batch, batch, 0, 0, 0, 0, 0))
+        of_batch = measure(BATCH_METRICS, Batch(batch, batch, 0, 0, 0, 0, 0, 0))
         log.rollout(rollout_metrics(batch, seconds=2.0) | of_batch)
         results.append(logger.reduce()["env_runners"])
     return results

@@ -192,7 +192,7 @@ def test_one_gpu_is_shared_as_the_text_of_the_recipe_says(build):
     config = build("reasoning_arpo", *line.split())
     config.validate()
     assert config.num_gpus_per_learner + config.num_env_runners * config.num_gpus_per_env_runner == 1
-    assert (config.engine_kwargs, config.sleep_level) == ({"gpu_memory_utilization": pytest.approx(0.2)}, 2)
+    assert (config.engine_kwargs, config.sleep_level) == ({"gpu_memory_utilization": pytest.approx(0.4)}, 2)
 
 
 def test_paths_on_the_command_line_may_be_relative(build, data, tmp_path, monkeypatch):
