@@ -87,7 +87,8 @@ def assert_weights(algorithm: ARPO, expected: dict[str, np.ndarray], atol: float
 
 def assert_next_iteration_gives(algorithm: ARPO, expected: dict[str, np.ndarray]) -> None:
     algorithm.train()
-    assert_weights(algorithm, expected, atol=1e-9)
+    # A learner in this process may have more threads, and transformers' norms are in fp32; an update changes 1e-3.
+    assert_weights(algorithm, expected, atol=1e-8)
 
 
 def save_and_train(algorithm: ARPO, folder: Path) -> tuple[str, dict[str, np.ndarray]]:
