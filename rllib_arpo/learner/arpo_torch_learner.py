@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,7 @@ from rllib_arpo.learner.passes import (
 from rllib_arpo.learner.run_shapes import decide_here
 from rllib_arpo.learner.sharding import SHARDINGS, NonFiniteLossError, gather_names
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
+from rllib_arpo.policy.causal_lm import weights_will_come
 from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES, BaseModel
 from rllib_arpo.policy.module_checkpoint import resolve
 from rllib_arpo.policy.sharded_state import load_optimizer_state, optimizer_state, returns_whole
@@ -108,7 +110,8 @@ class ARPOTorchLearner(TorchLearner):
         self._totals = Totals(self._device)  # `compute_losses` may also be called outside an update.
         self._reference = None
         if self.config.kl_coeff > 0:
-            reference = self.module[DEFAULT_MODULE_ID].make_reference()
+            with self._first_reads():
+                reference = self.module[DEFAULT_MODULE_ID].make_reference()
             # The reference of a LoRA is the module itself, without its adapter.
             self._reference = reference if isinstance(reference, BaseModel) else self._place(reference)
 
@@ -116,7 +119,8 @@ class ARPOTorchLearner(TorchLearner):
     def _make_module(self) -> MultiRLModule:
         """Distributes the parameters before the optimizer is made, since the optimizer must hold the final tensors."""
         self._sharding = SHARDINGS[self.config.sharding](self._device, self.distributed)
-        module = Learner._make_module(self)
+        with self._first_reads():
+            module = Learner._make_module(self)
         module[DEFAULT_MODULE_ID].check_parameters()
         self._place(module[DEFAULT_MODULE_ID])
         if self.config.gradient_checkpointing == AUTO:
@@ -127,6 +131,15 @@ class ARPOTorchLearner(TorchLearner):
             if layers:
                 module[DEFAULT_MODULE_ID].checkpoint_layers(layers)
         return module
+
+    @contextmanager
+    def _first_reads(self) -> Iterator[None]:
+        """Only the first of several learners reads weights that are loaded meanwhile; `_place` sends them on."""
+        token = weights_will_come.set(self._rank > 0)
+        try:
+            yield
+        finally:
+            weights_will_come.reset(token)
 
     def _place(self, module: LLMRLModule) -> LLMRLModule:
         """Moves the module to the device; a learner that holds only a part must never have the whole there."""

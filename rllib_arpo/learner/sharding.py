@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rllib_arpo.policy.sharded_state import part_of_first
+
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
@@ -113,12 +115,13 @@ class FSDP2(Replicas):
         return init_device_mesh(self._device.type, (dist.get_world_size(),))
 
     def distribute(self, module: LLMRLModule) -> None:
-        """Turns the parameters into DTensors. No learner sends weights: each has loaded all and keeps its part."""
+        """Turns the parameters into DTensors. The first learner, which has read the weights, sends each its part."""
         from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
         policy = MixedPrecisionPolicy()
         if module.scorer.dtype.itemsize < 4 and module.scorer.layer_kinds.reach is None:
             policy = MixedPrecisionPolicy(module.scorer.dtype, torch.float32, cast_forward_inputs=False)
+        whole = {name: parameter.data for name, parameter in module.named_parameters()}
         for layer in module.causal_lm.get_decoder().layers:
             fully_shard(layer, mesh=self._mesh, mp_policy=policy)
         # By default the root would stay assembled after a forward pass without a backward pass, and miss later weights.
@@ -128,6 +131,9 @@ class FSDP2(Replicas):
                 part.set_gradient_divide_factor(1.0)
                 # gloo has no reduction with a factor, not even with factor 1.
                 part.set_force_sum_reduction_for_comms(True)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter.copy_(part_of_first(whole.pop(name), like=parameter))
 
     def num_passes(self, own: int) -> int:
         largest = torch.tensor(own, device=self._device)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,8 +95,14 @@ _CHECK_WINDOW = 3
 _CHECK_TOLERANCE = 2e-2
 
 
+#: Whether `load_causal_lm` leaves the weights' memory as it is: another process will send them.
+weights_will_come: ContextVar[bool] = ContextVar("weights_will_come", default=False)
+
+
 def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedModel:
     """Loads a causal LM with tree attention and without dropout.
+
+    If `weights_will_come`, it reads no weights, and untouched memory of the system stands for them.
 
     Args:
         model_name_or_path: a Hugging Face id or folder.
@@ -105,22 +112,27 @@ def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedMod
         ValueError: the model cannot be loaded, is not a causal LM, or cannot be trained exactly on packed trees.
     """
     from transformers import AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
 
     config = causal_lm_config(model_name_or_path)
     refuse_unsupported_config(config)
     _switch_off_dropout(config)
     own = {"experts_implementation": experts_implementation(dtype)} if num_experts(config) else {}
-    try:
-        model = AutoModelForCausalLM.from_pretrained(
-            model_name_or_path, config=config, dtype=dtype, attn_implementation=register_tree_attention(), **own
-        )
-    except OSError as error:
-        raise ValueError(f"model_name_or_path={model_name_or_path!r}: {first_line(error)}") from error
+    settings = {"dtype": dtype, "attn_implementation": register_tree_attention(), **own}
+    if weights_will_come.get():
+        with no_init_weights():
+            model = AutoModelForCausalLM.from_config(config, **settings)
+    else:
+        try:
+            model = AutoModelForCausalLM.from_pretrained(model_name_or_path, config=config, **settings)
+        except OSError as error:
+            raise ValueError(f"model_name_or_path={model_name_or_path!r}: {first_line(error)}") from error
     if type(model.get_output_embeddings()) is not nn.Linear:
         raise ValueError(f"The LM head of {type(model).__name__} is not a plain linear layer.")
     if layer_kinds(config).reach is not None:
         follow_trees(model.get_decoder().layers)
-    check_tree_forward(model)
+    if not weights_will_come.get():
+        check_tree_forward(model)
     return model
 
 

@@ -79,6 +79,14 @@ def split_like(part: Tensor, parameter: Tensor) -> Tensor:
     return DTensor.from_local(part, parameter.device_mesh, parameter.placements, run_check=False, **layout)
 
 
+def part_of_first(whole: Tensor, like: Tensor) -> Tensor:
+    """The part of the first learner's `whole` that this learner keeps: split like `like`, and on its device.
+
+    All learners must call this function; only the shape and the type of the others' `whole` are read.
+    """
+    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=0)
+
+
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
     """`state_dict()` with copies as whole arrays; `whole_array` says which learner gets them."""
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -6,6 +6,8 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
+from shutil import copytree, ignore_patterns
+from tempfile import TemporaryDirectory
 
 import torch
 import torch.distributed as dist
@@ -41,12 +43,14 @@ class Ranks:
     dtype: str = "float32"
 
     def gradients(self, model: str, questions: Sequence[QuestionTree]) -> dict[str, Tensor]:
-        """Those of one update, before clipping, by name, on the CPU."""
+        """Those of one update, before clipping, by name, on the CPU; only the first rank's folder has the weights."""
         port = free_port()
         if self.num_ranks == 1:
             return self._of_rank(0, port, model, questions)
-        with ProcessPoolExecutor(self.num_ranks, get_context("spawn")) as pool:
-            calls = [pool.submit(self._of_rank, rank, port, model, questions) for rank in range(self.num_ranks)]
+        with ProcessPoolExecutor(self.num_ranks, get_context("spawn")) as pool, TemporaryDirectory() as folder:
+            without = copytree(model, f"{folder}/model", ignore=ignore_patterns("*.safetensors"))
+            models = [model, *[without] * (self.num_ranks - 1)]
+            calls = [pool.submit(self._of_rank, rank, port, name, questions) for rank, name in enumerate(models)]
             of_ranks = [call.result() for call in calls]
         # With FSDP2 the first rank has all gradients, and the others have none.
         return of_ranks[0]

@@ -1,4 +1,4 @@
-"""A learner that is the only rank of a process group makes the update of one without; NCCL: tests/gpu."""
+"""Learners in a process group, mostly of one rank, make the update of one without; NCCL: tests/gpu."""
 
 import pytest
 import torch
@@ -22,6 +22,14 @@ def test_one_rank_makes_the_update_of_a_learner_alone(model_folder, sharding):
     questions = [plain.random_question(seed, f"q{seed}") for seed in range(3)]
     expected = Ranks().gradients(model_folder, questions)
     assert_same_gradient(Ranks("gloo", sharding).gradients(model_folder, questions), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+def test_only_the_first_rank_reads_the_model(model_folder, sharding):
+    questions = [plain.random_question(seed, f"q{seed}") for seed in range(3)]
+    expected = Ranks().gradients(model_folder, questions)
+    assert_same_gradient(Ranks("gloo", sharding, num_ranks=2).gradients(model_folder, questions), expected)
 
 
 def test_in_bf16_layers_are_sent_in_bf16_and_gradients_summed_in_fp32(model_folder):
