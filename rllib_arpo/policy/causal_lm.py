@@ -122,6 +122,7 @@ def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedMod
     if weights_will_come.get():
         with no_init_weights():
             model = AutoModelForCausalLM.from_config(config, **settings)
+        model.tie_weights()
     else:
         try:
             model = AutoModelForCausalLM.from_pretrained(model_name_or_path, config=config, **settings)
