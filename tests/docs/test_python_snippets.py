@@ -243,12 +243,14 @@ def test_the_calculator_answers_a_wrong_call(desk):
     assert asyncio.run(played()) == ["unsupported operand type(s) for +: 'int' and 'str'"]
 
 
-def test_the_credit_is_rloos(desk):
-    """By hand: the returns are 4, 1, 0 and 3, so the others of 4 have the mean 4 / 3."""
-    found = by_node("rloo:leave_one_out")
-    expected = [[8 / 3, -4 / 3], [8 / 3], [-4 / 3], [-8 / 3], [-8 / 3], [4 / 3]]
-    for credits, wanted in zip(found, expected, strict=True):
-        assert credits == pytest.approx(wanted, abs=1e-14)
+def test_the_credit_is_tree_rls(desk):
+    """By hand: V of the first node is 2.5 with two leaves below; the two turns of "1" are one node."""
+    expected = [[1 / 2**0.5] * 2, [3.5], [-2.5], [-4], [-4], [2]]
+    # The returns have the ddof = 1 variance 10 / 3.
+    for normalize_std, scale in ((False, 1.0), (True, (10 / 3) ** 0.5 + 1e-6)):
+        found = by_node("tree_rl:node_values", normalize_std=normalize_std)
+        for credits, wanted in zip(found, expected, strict=True):
+            assert credits == pytest.approx([a / scale for a in wanted], abs=1e-14)
 
 
 def is_study(snippet: Snippet) -> bool:
