@@ -9,10 +9,11 @@ from __future__ import annotations
 import argparse
 import functools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN, SYLLABLES, TrailForm
+from rllib_arpo.envs.tasks.trail_forms import ANY, FORMS, MAIN, SYLLABLES, TrailForm
 from tuned_examples.small_models import TAGS, ColdStart, Rows, SmallModel, make_tokenizer, mark
 from tuned_examples.smollm2 import cached_folder, smollm2_135m_instruct
 from tuned_examples.trails_demonstrations import PERFECT, ROWS, transcripts
@@ -31,6 +32,15 @@ MODEL = SmallModel(
         ColdStart("imperfect", count=4800, epochs=1, batch_size=32, lr=1e-3),
     ),
 )
+
+#: Form -> its model, if it is another one. With as few perfect demonstrations as on the other forms the model would
+#: confuse the names of two hits.
+MODELS = {
+    ANY.name: replace(
+        MODEL,
+        stages=tuple(replace(stage, count=28_800) if stage.rows == "perfect" else stage for stage in MODEL.stages),
+    )
+}
 
 
 def trails_tokenizer() -> PreTrainedTokenizerFast:
@@ -54,9 +64,14 @@ def trails_rows(form: TrailForm = MAIN) -> dict[str, Rows]:
 
 
 def small_model(
-    recipe: SmallModel = MODEL, cache_dir: str | Path | None = None, *, form: str = MAIN.name, seed: int = 0
+    recipe: SmallModel | None = None, cache_dir: str | Path | None = None, *, form: str = MAIN.name, seed: int = 0
 ) -> str:
-    """Folder of the small model, of 1.3 million parameters, cold-started for a form of trails with a seed."""
+    """Folder of the small model, of 1.3 million parameters, cold-started for a form of trails with a seed.
+
+    Args:
+        recipe: None: the form's.
+    """
+    recipe = recipe or MODELS.get(form, MODEL)
     name = "trails-small" if form == MAIN.name else f"trails-small-{form}"
     return recipe.with_seed(seed).cold_started(name, trails_tokenizer(), trails_rows(FORMS[form]), cache_dir)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 SYLLABLES = tuple(consonant + vowel for consonant in "bdfgklmnprstvz" for vowel in "aiou")
@@ -20,7 +21,8 @@ class TrailForm:
             0, or `OPENING`. A trail has as many decisions in every pattern.
         num_hits: of which one is right, at such a place.
         demonstrated_right: the probability with which the imperfect demonstrator takes the right hit on purpose; such
-            that about three in ten of its trails end right, chance included.
+            that three or four in ten of its trails end right, chance included.
+        one_colour: whether the question asks for the same colour at every decision.
         max_response_tokens, max_context_tokens: of the small model (`trails_models.py`); more than twice what
             its longest right solution takes.
     """
@@ -32,6 +34,7 @@ class TrailForm:
     demonstrated_right: float
     max_response_tokens: int
     max_context_tokens: int
+    one_colour: bool = False
 
     @property
     def num_decisions(self) -> int:
@@ -85,4 +88,15 @@ PLAIN = TrailForm(
     max_response_tokens=320,
     max_context_tokens=384,
 )
-FORMS: dict[str, TrailForm] = {form.name: form for form in (MAIN, LATE, PLAIN)}
+#: Decisions at any depth: where a fork lies deep, it need not lie at one.
+ANY = TrailForm(
+    name="any",
+    num_pages=8,
+    patterns=tuple(itertools.combinations(range(7), 2)),
+    num_hits=2,
+    demonstrated_right=0.2,
+    max_response_tokens=384,
+    max_context_tokens=448,
+    one_colour=True,
+)
+FORMS: dict[str, TrailForm] = {form.name: form for form in (MAIN, LATE, PLAIN, ANY)}

@@ -93,7 +93,9 @@ class TrailsTask(Task):
     That is the form "main". Two others tell where forks help. "late": ten searches, and after six to eight of them the
     first of three pages with two hits, "Follow red, blue and green from Korami."; one case of eight. "plain": six
     searches of one hit each, and four names to start from, "Follow red from blue Tasume, red Korami, pink Lodiva, gold
-    Pemofu."; one case of four, decided before the first tool response.
+    Pemofu."; one case of four, decided before the first tool response. "any" tells whether the entropy finds more than
+    the depth: eight searches, of which any two of the first seven show two hits, and the same colour is right at both,
+    "Follow red from Korami."; one case of four.
 
     Attributes:
         seed: of the order of the training questions; the questions themselves are always the same.
@@ -124,7 +126,7 @@ class TrailsTask(Task):
 
 
 def trail_question(trail: Trail, name: str) -> Question:
-    *others, last = trail.colours
+    *others, last = dict.fromkeys(trail.colours)
     colours = f"{', '.join(others)} and {last}" if others else last
     text = f"Follow {colours} from {trail.opening.text}."
     return Question(name, (("system", SYSTEM), ("user", text)), (str(trail.answer),), MATH, name)
@@ -151,7 +153,7 @@ def make_trail(number: int, form: TrailForm = MAIN) -> Trail:
     rng = np.random.default_rng(number)
     names = trail_names(number, form)
     pattern = form.patterns[rng.integers(len(form.patterns))]
-    colours = np.split(rng.permutation(COLOURS)[: form.num_decisions * form.num_hits], form.num_decisions)
+    colours = _draw_colours(form, rng)
 
     def draw_page(place: int) -> TrailPage:
         labels = colours[pattern.index(place)] if place in pattern else np.array(["" if place == OPENING else "see"])
@@ -168,6 +170,15 @@ def make_trail(number: int, form: TrailForm = MAIN) -> Trail:
     numbers = rng.permutation(np.arange(10, 100))
     pages |= {name: TrailPage(number=int(n)) for name, n in zip(level, numbers, strict=False)}
     return Trail(opening, tuple(str(labels[0]) for labels in colours), pages)
+
+
+def _draw_colours(form: TrailForm, rng: np.random.Generator) -> list[np.ndarray]:
+    """[hits] of each decision, the right one first."""
+    drawn = rng.permutation(COLOURS)
+    if not form.one_colour:
+        return np.split(drawn[: form.num_decisions * form.num_hits], form.num_decisions)
+    wrong = np.split(drawn[1 : 1 + form.num_decisions * (form.num_hits - 1)], form.num_decisions)
+    return [np.append(drawn[0], colours) for colours in wrong]
 
 
 def trail_names(number: int, form: TrailForm) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import itertools
 import json
 from collections import Counter
 
@@ -12,7 +13,7 @@ from rllib_arpo.cold_start.examples import tokenize_transcript
 from rllib_arpo.cold_start.transcripts import Transcript, split_transcript
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.tasks import trails
-from rllib_arpo.envs.tasks.trail_forms import FORMS, LATE, MAIN, PLAIN
+from rllib_arpo.envs.tasks.trail_forms import ANY, FORMS, LATE, MAIN, PLAIN
 from rllib_arpo.envs.tasks.trails import TrailsTask, make_trail, shows_a_choice, trail_names
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.tools import SearchTool
@@ -89,12 +90,23 @@ def _as_messages(solution: str) -> list[dict[str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_three_in_ten_of_the_imperfect_trails_end_right(form):
+def test_three_or_four_in_ten_of_the_imperfect_trails_end_right(form):
     rng, demonstrator = np.random.default_rng(0), imperfect(form)
     trails_walked = [make_trail(number, form) for number in range(4000)]
     ends = [list(t.walk(lambda page, _decision: demonstrator.choose(page, rng)))[-1][1] for t in trails_walked]
     right = [end.number == t.answer for end, t in zip(ends, trails_walked, strict=True)]
-    assert 0.25 < np.mean(right) < 0.35
+    assert 0.25 < np.mean(right) < 0.4
+
+
+def test_any_asks_for_one_colour_which_each_decision_shows_beside_another_one():
+    patterns = set()
+    for number in range(300):
+        trail = make_trail(number, ANY)
+        pages = [page for _, page in trail.walk(RIGHT)]
+        patterns.add(tuple(place for place, page in enumerate(pages) if page.is_decisive))
+        shown = Counter(label for page in pages if page.is_decisive for label, _ in page.hits)
+        assert sorted(shown.values()) == [1, 1, 2] and shown[trail.colours[0]] == 2
+    assert patterns == set(itertools.combinations(range(7), 2))
 
 
 def test_probabilities_above_one_are_refused():
@@ -125,6 +137,11 @@ ASKED = {
         "55",
         "8fa1f2435eff778c16b02bc3c944e3a61ca92296df37fa91101a89543c8825ff",
     ),
+    "any": (
+        "Follow silver from Natosu.",
+        "54",
+        "870af0d55fc5d58da22c89920bd56d035f4ad5c9699353e4924b87b1990940e4",
+    ),
 }
 
 
@@ -147,7 +164,8 @@ def test_the_questions_and_pages_of_a_form_stay_as_they_are(form):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("form", "names_per_trail", "num_demonstrated"), [(MAIN, 24, 6037), (LATE, 28, 4992), (PLAIN, 24, 6037)]
+    ("form", "names_per_trail", "num_demonstrated"),
+    [(MAIN, 24, 6037), (LATE, 28, 4992), (PLAIN, 24, 6037), (ANY, 27, 5224)],
 )
 def test_splits_and_demonstrations_share_no_name(form, names_per_trail, num_demonstrated):
     assert (form.names_per_trail, form.num_demonstrated) == (names_per_trail, num_demonstrated)
@@ -158,7 +176,7 @@ def test_splits_and_demonstrations_share_no_name(form, names_per_trail, num_demo
     assert shown == {0: 1280, 1: 1281, num_demonstrated - 1: num_trails - 1, num_demonstrated: 1280}
 
 
-@pytest.mark.parametrize(("form", "longest"), [(MAIN, 130), (LATE, 193), (PLAIN, 111)])
+@pytest.mark.parametrize(("form", "longest"), [(MAIN, 130), (LATE, 193), (PLAIN, 111), (ANY, 154)])
 def test_the_limits_leave_room_for_twice_the_right_solution(form, longest):
     tokenizer = trails_tokenizer()
     rows = [row["messages"] for row in transcripts(20, form=form, demonstrator=PERFECT)]

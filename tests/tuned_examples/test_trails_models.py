@@ -9,7 +9,7 @@ from rllib_arpo.envs.tasks import trails
 from rllib_arpo.envs.tasks.trail_forms import LATE
 from tuned_examples import frozen_lake, small_models, trails_demonstrations, trails_models
 from tuned_examples.small_models import ColdStart, SmallModel, look_back
-from tuned_examples.trails_models import MODEL, cold_started_smollm2, small_model, trails_tokenizer
+from tuned_examples.trails_models import MODEL, MODELS, cold_started_smollm2, small_model, trails_tokenizer
 
 TINY = SmallModel(
     hidden_size=32,
@@ -109,6 +109,12 @@ def test_the_name_follows_the_settings_and_not_the_wording_of_the_code(monkeypat
     usual = frozen_lake.lake_model(lake)
     monkeypatch.setattr(frozen_lake, "show", lambda env: f"{env.s}")
     assert frozen_lake.lake_model(lake) != usual
+
+
+def test_the_form_any_has_a_model_of_its_own(monkeypatch):
+    monkeypatch.setattr(small_models, "cached_folder", lambda name, _make, _cache: name)
+    assert small_model(form="any") == small_model(MODELS["any"], form="any") != small_model(MODEL, form="any")
+    assert small_model(form="late") == small_model(MODEL, form="late")
 
 
 def test_another_seed_makes_another_model(monkeypatch, tmp_path):
