@@ -39,7 +39,8 @@ class OptionMethods(AlgorithmConfig):
         return self
 '''
 
-
+#: A page in the help of an option, and the title of a section.
+_NAMED_PAGE = re.compile(r'docs/(\w+)\.md(?:, "([^"]+)")?')
 #: The options to choose first -> advice on the value to begin with.
 FIRST_OPTIONS = {
     "num_rollouts": "M. Take more if few questions have returns that differ.",
@@ -75,8 +76,17 @@ def method_source(name: str, method: Method) -> str:
     return "\n".join(lines)
 
 
+def with_links(words: str) -> str:
+    """The help of an option; the pages and sections that it names have become links."""
+    return _NAMED_PAGE.sub(lambda found: f"[{found[2] or found[1]}]({found[1]}.md{_anchor(found[2])})", words)
+
+
+def _anchor(section: str | None) -> str:
+    return f"#{section.lower().replace(' ', '-')}" if section else ""
+
+
 def option_line(name: str, words: str) -> str:
-    default = OPTIONS[name].default
+    default, words = OPTIONS[name].default, with_links(words)
     return f"- `{name}`: {words}" if callable(default) else f"- `{name}` (`{default!r}`): {words}"
 
 

@@ -181,7 +181,7 @@ TRAINING = {
     ),
     "gradient_checkpointing": _option(
         "auto",
-        'whether the backward pass recomputes layers, except for their attention; "auto": as few as let the rest fit.',
+        'whether the backward pass recomputes layers, except for their attention; "auto": only as many as needed.',
         one_of("auto", True, False),
     ),
     "tree_attention": _option(
@@ -254,7 +254,7 @@ TRAINING = {
     ),
     "prioritized_share": _option(
         0.0,
-        "share of a batch (rounded down) that repeats earlier questions, those with a pass rate nearest to one half.",
+        "share of a batch (rounded down) for earlier questions whose pass rates are nearest to one half.",
         number("a number in [0, 1)", lambda value: 0 <= value < 1),
     ),
     "adam_betas": _option(

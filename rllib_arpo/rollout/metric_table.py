@@ -106,9 +106,9 @@ _LEVELS = "nats a token, means over the windows of trajectories from the prompt"
 _DELTA = "dH over their nodes: mean and quantiles"
 _LATENCY = "seconds that a call took, quantiles"
 _TOOL_DELTA = "as above, after this tool's responses"
-_CALLS = "executed calls; as `text` also turns that a world, a program or an agent answered"
+_CALLS = "executed calls; `text` counts turns that a world, program or agent answered"
 _TURNS = "unique turns"
-_DEPTH = "turns above the node, over the children"
+_DEPTH = "turns before the fork, over children"
 
 #: Metrics of training and of evaluation.
 ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
@@ -214,14 +214,14 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
     Metric(
         "new_contexts",
         TOOLS,
-        "how often an agent read a new context instead of its history, a shared one once",
+        "new conversations that agents began; shared ones count once",
         each(lambda t: [new_contexts(t)], sum),
     ),
-    Metric("tool_calls_executed", TOOLS, "calls, a shared one once", each(lambda t: [len(tool_calls(t))], sum)),
+    Metric("tool_calls_executed", TOOLS, "calls; shared ones count once", each(lambda t: [len(tool_calls(t))], sum)),
     Metric(
         "generated_tokens",
         ROLLOUT,
-        "tokens, a shared one once, also those of refused forks",
+        "tokens, also of refused forks; shared ones count once",
         sums(lambda question: question.num_generated_tokens),
     ),
     Metric(
