@@ -21,8 +21,8 @@ class KnownResults:
 
     Attributes:
         path: a sqlite file of `ResultCache`.
-        settings: name -> JSON value, of a web back-end that adds its results, which depend on them and on the query.
-            The file holds the results of one configuration; imported entries fit any. None: nothing is added.
+        settings: name -> JSON value, the web back-end's settings, on which its results depend. None: nothing is added.
+            A file holds the results of one configuration; imported entries fit any.
 
     Raises:
         ValueError: the file is .json, or holds results of other settings.

@@ -121,11 +121,12 @@ class _Process:
                 else:
                     future.set_result(answer["value"])
         except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
             self.gone = True
             for future in self._unanswered.values():
                 if not future.done():
                     future.set_exception(WorldLost("its process has died"))
-        finally:
             self._writer.close()
             self._popen.kill()
             await asyncio.to_thread(self._popen.wait)

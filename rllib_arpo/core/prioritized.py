@@ -1,8 +1,8 @@
 """Prioritized sampling: questions whose last pass rate was nearest to one half are asked again.
 
 A question whose trajectories are all right, or all wrong, teaches nothing, and the variance p (1 - p) is largest at a
-pass rate of one half. DAPO's rounds (`max_resample_rounds`) replace such questions after they were sampled; these draws
-avoid them.
+pass rate of one half. DAPO's rounds (`max_resample_rounds`) drop such questions after sampling; prioritized draws do
+not ask them at all.
 """
 
 from collections.abc import Mapping
@@ -21,9 +21,9 @@ def pass_rate(tree: QuestionTree) -> float | None:
 class PrioritizedDraws:
     """Decides which question each place in the order of the training questions asks.
 
-    Of the places that are drawn together a share, rounded down, asks questions again: those whose last pass rate is
-    nearest to one half, of equal ones the least recently asked; never one that was right always or never, and none that
-    is in flight. The other places ask the next new questions.
+    A share of the places that are drawn together, rounded down, asks earlier questions: first those whose last pass
+    rate is nearest to one half; of equal ones, the one asked longest ago. Questions that were always or never right, or
+    are in flight, are not asked. The other places ask the next new questions.
 
     Attributes:
         share: of the places that ask again, in [0, 1).
@@ -38,15 +38,23 @@ class PrioritizedDraws:
         #: Place -> the number of its question, from the draw on until the place is passed.
         self._drawn: dict[int, int] = {}
 
-    def draw(self, places: range) -> None:
-        """Draws the questions of the places that have none; a resumed run asks those in flight again."""
+    def draw(self, places: range, *, only_new: bool = False) -> None:
+        """Draws the questions of the places that have none; a resumed run asks those in flight again.
+
+        Args:
+            only_new: ask no earlier questions: the places replace some of a batch, and the rest of it is not in flight.
+        """
         new = [place for place in places if place not in self._drawn]
         in_flight = {*self._drawn.values()}
         known = [(abs(rate - 0.5), number) for number, rate in self._record.values() if number not in in_flight]
         again = [number for distance, number in sorted(known, key=lambda one: one[0]) if distance < 0.5]
-        again = again[: int(self.share * len(new))]
+        again = again[: 0 if only_new else int(self.share * len(new))]
         self._drawn |= zip(new, [*again, *range(self._next_new, self._next_new + len(new) - len(again))], strict=True)
         self._next_new += len(new) - len(again)
+
+    def skip_to(self, number: int) -> None:
+        """Goes on with this new question, without a record: a checkpoint had none."""
+        self._next_new = number
 
     def question_at(self, place: int) -> int:
         """The number of the question of a place that was drawn."""

@@ -28,19 +28,23 @@ class Part:
 class LeafWork:
     """What the parts of a packed tree with L leaves cost.
 
-    The work of a token is 1 for the layers that every token passes, and `1 / pairs_per_token` for each token that it
-    attends to. A token that several parts hold costs in each of them.
+    A token costs 1 in the layers, and `1 / pairs_per_token` for each token that it attends to. A token that several
+    parts hold costs in each of them.
+
+    Attributes:
+        tips: [L] int64, the last token of each leaf.
+        path_tokens: [L] int64, the tokens of each leaf's whole path.
     """
 
     def __init__(self, packed: PackedTree, pairs_per_token: float):
-        self.tips = np.flatnonzero(packed.end == np.arange(packed.num_tokens) + 1)
-        self.path = packed.position_ids[self.tips] + 1
-        self._of_path = self.path + self.path * (self.path + 1) / 2 / pairs_per_token
+        self.tips = _tips(packed)
+        self.path_tokens = packed.position_ids[self.tips] + 1
+        self._of_path = self.path_tokens + self.path_tokens * (self.path_tokens + 1) / 2 / pairs_per_token
         self._up_to = np.cumsum(1 + (packed.position_ids + 1) / pairs_per_token)[self.tips]
 
     def tokens(self, part: Part) -> int:
         """The number of tokens of a part."""
-        return int(self.path[part.first] + self.tips[part.last - 1] - self.tips[part.first])
+        return int(self.path_tokens[part.first] + self.tips[part.last - 1] - self.tips[part.first])
 
     def work(self, part: Part) -> float:
         """The work of a part."""
@@ -60,7 +64,7 @@ def cut_by_tokens(packed: PackedTree, max_tokens: int, tree: int = 0) -> list[Pa
         ValueError: one path alone is longer than `max_tokens`.
     """
     leaves = LeafWork(packed, np.inf)
-    if (longest := leaves.path.max()) > max_tokens:
+    if (longest := leaves.path_tokens.max()) > max_tokens:
         raise ValueError(
             f"a trajectory of {longest} tokens, its prompt included, does not fit in one pass: "
             f"max_tokens_per_pass is {max_tokens}"
@@ -74,8 +78,7 @@ def cut_by_tokens(packed: PackedTree, max_tokens: int, tree: int = 0) -> list[Pa
 
 def take(packed: PackedTree, part: Part) -> PackedTree:
     """The tokens of a part, with the loss on those that no earlier part of the tree holds."""
-    tokens = np.arange(packed.num_tokens)
-    tips = np.flatnonzero(packed.end == tokens + 1)
+    tokens, tips = np.arange(packed.num_tokens), _tips(packed)
     if part.first == 0 and part.last == len(tips):
         return packed
     first, last, before = tips[part.first], tips[part.last - 1], tips[part.first - 1] if part.first else -1
@@ -88,6 +91,10 @@ def take(packed: PackedTree, part: Part) -> PackedTree:
         end=kept_before[taken.end],
         loss_mask=taken.loss_mask & (tokens > before)[keep],
     )
+
+
+def _tips(packed: PackedTree) -> np.ndarray:
+    return np.flatnonzero(packed.end == np.arange(packed.num_tokens) + 1)
 
 
 def share_out(
@@ -109,7 +116,7 @@ def share_out(
     """
     if num_shares == 1:
         return [list(parts)]
-    leaves = {part.tree: LeafWork(trees[part.tree], pairs_per_token) for part in parts}
+    leaves = {tree: LeafWork(trees[tree], pairs_per_token) for tree in {part.tree for part in parts}}
     shares = _fill(parts, leaves, num_shares, np.inf)
     assert shares is not None
     work = [sum(leaves[part.tree].work(part) for part in share) for share in shares]

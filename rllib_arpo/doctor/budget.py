@@ -44,6 +44,7 @@ class Run:
 
     Attributes:
         name: the model's name.
+        engines: training's; `engine` may also count evaluation's.
         questions, trajectories: how many questions an engine samples at a time, and how many trajectories of each.
         batch, steps: the questions of an iteration, and the optimizer steps over them.
         response_tokens: the limit of a trajectory behind its prompt.
@@ -54,6 +55,7 @@ class Run:
     model: ModelShape
     learner: LearnerShape
     engine: EngineShape
+    engines: int
     questions: int
     trajectories: int
     batch: int
@@ -76,6 +78,7 @@ def read_run(config: ARPOConfig) -> Run:
         model=model_shape(str(config.model_name_or_path), config.lora),
         learner=learner_shape(config),
         engine=engine_shape(config),
+        engines=max(config.num_env_runners, 1),
         questions=config.num_envs_per_env_runner,
         trajectories=config.num_rollouts,
         batch=config.questions_per_batch,

@@ -37,7 +37,7 @@ def _lines(run: Run, engine: EngineNeed) -> Iterator[str]:
         f"an iteration on H100s: {run.batch:,} questions x {run.trajectories:,} trajectories of {length:,} tokens, "
         f"{generated:,} of them generated"
     )
-    number = max(run.engine.number, 1)
+    number = run.engines
     in_flight = max(min(run.questions * run.trajectories, engine.tokens // length, trajectories // number), 1)
     step = max(STEP_S, (engine.weights.bytes + in_flight * length * engine.token.bytes) / READ_BYTES)
     yield _line(

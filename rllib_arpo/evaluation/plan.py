@@ -209,7 +209,8 @@ def _make_arm(model: Model, style: str, task: str, own: Mapping[str, Any], setti
     numbers = range(min(n for n in (available, limit) if n is not None))
     if not numbers:
         raise CommandError(f"The task {task!r} has no questions.")
-    with command_errors((DataError,)):
-        for number in numbers:
-            env.reset(options={OPTION_QUESTION: number})
+    if env.config.make_world is None:  # Only a world itself can say what it begins with.
+        with command_errors((DataError,)):
+            for number in numbers:
+                env.reset(options={OPTION_QUESTION: number})
     return Arm(model, style, task, env_config, numbers, env)

@@ -57,7 +57,7 @@ def recorded(
             model=arm.model.name,
             style=arm.style,
             commit=code,
-            question=question.messages[-1][1],
+            question=question.messages[-1][1] if question.messages else env.tokenizer.decode(tree.prompt),
             answers=list(question.answers),
             ability=question.ability,
             sampling_seed=seed,

@@ -145,6 +145,13 @@ class ARPOTorchLearner(TorchLearner):
         """Moves the module to the device; a learner that holds only a part must never have the whole there."""
         if not self._sharding.holds_part:
             module.to(self._device)
+        names = ", ".join(name for name, _ in module.named_parameters())
+        if len({*gather_names([names], self.distributed)}) > 1:
+            raise ValueError(
+                f"model_name_or_path={self.config.model_name_or_path!r}: its files have other weights than its "
+                "configuration says, such as a head of its own beside tie_word_embeddings, so several learners cannot "
+                "hold it."
+            )
         module.scorer.compile_parts(self.config.learner_compile, self._device.type)
         self._sharding.distribute(module)
         return module

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rllib_arpo.policy.sharded_state import split_like
+from rllib_arpo.policy.sharded_state import part_like, split_like
 
 #: Parameters, in numbers, whose moments are on the device together; a larger parameter is alone.
 NUMBERS_AT_A_TIME = 2**26
@@ -16,6 +16,9 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 class OffloadedAdamW(torch.optim.AdamW):
     """Between steps its state holds this learner's part of the moments, in pinned memory if parameters are on a GPU."""
+
+    #: `load_optimizer_state` passes whole arrays.
+    takes_arrays = True
 
     def __init__(self, parameters: Sequence[Tensor], **settings: Any):
         super().__init__(parameters, **settings)
@@ -35,8 +38,25 @@ class OffloadedAdamW(torch.optim.AdamW):
                     self._put_away(parameter)
         finally:
             group["params"] = parameters
-        if parameters[0].device.type == "cuda":
-            torch.cuda.current_stream(parameters[0].device).synchronize()
+        self._wait()
+
+    @torch.no_grad()
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Brings one parameter's moments after the other to the device, where all together may not fit."""
+        [group] = self.param_groups
+        for index, values in state_dict["state"].items():
+            parameter = group["params"][index]
+            step = values["step"].to(parameter.device) if group["fused"] else values["step"]
+            moments = {name: part_like(values[name], parameter) for name in _MOMENTS}
+            self.state[parameter] = {"step": step, **moments}
+            self._put_away(parameter)
+        self._wait()
+
+    def _wait(self) -> None:
+        """Copies to pinned memory may still be under way."""
+        device = self.param_groups[0]["params"][0].device
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()
 
     def _fetch(self, parameter: Tensor) -> None:
         for name in _MOMENTS:

@@ -35,8 +35,8 @@ from rllib_arpo.core.shares import cut_by_tokens, share_out, take
 from rllib_arpo.core.tree import QuestionTree
 from rllib_arpo.policy.upload import upload
 
-#: A token costs as much in the layers that every token passes as this many pairs of tokens cost in attention. For
-#: dense models of 0.5B to 8B parameters, whose sizes give 8,000 to 32,000.
+#: The layers' work on one token equals attention's work on about so many pairs of tokens: on 8,000 to 32,000 in dense
+#: models of 0.5B to 8B parameters.
 PAIRS_PER_TOKEN = 16_000
 
 

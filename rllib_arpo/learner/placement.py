@@ -15,8 +15,8 @@ SHARES_OF_PAIRS = (
     "to share GPUs in pairs set num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env "
     "runners as learners"
 )
-#: Up to this part of the memory activations are kept. It spares more than the budget does, since a run that does not
-#: fit fails, whereas computing layers again only costs a forward pass.
+#: Activations are kept while they fill at most this part of the memory. The margin is larger than the budget's: a run
+#: that does not fit fails, whereas computing layers again only costs a forward pass.
 FILLED = 0.8
 #: Fractions of a GPU that differ by less are equal.
 _ROUNDING = 1e-6
@@ -127,7 +127,7 @@ class Decision:
 
 
 def decide_checkpointing(model: ModelShape, learner: LearnerShape, engine: EngineShape, memory: int) -> Decision:
-    """How many layers learners compute again in the backward pass: as few as let all others' activations fit.
+    """The smallest number of layers to compute again in the backward pass so that the others' activations fit.
 
     Args:
         memory: bytes of each GPU that a learner uses, or of its machine if it has none. The learner shares it with

@@ -90,13 +90,14 @@ class QuestionTrace:
 
     def _trajectory(self, trajectory: Trajectory) -> Iterator[Span]:
         """The span of a trajectory, and the spans of its own turns."""
-        question, turns, decision = self.question, self.question.turns_of(trajectory), {}
+        question, turns, decision, begin_s = self.question, self.question.turns_of(trajectory), {}, 0.0
         if trajectory.parent is not None:
             # The parent's turn after the node has the decision.
             parent = question.tree.by_id()[trajectory.parent]
             after = [turn for turn in question.turns_of(parent) if turn.depth == trajectory.num_inherited_turns]
-            decision = _decision(after[0]) if after else {}
-        times = [_times(turn) for turn in trajectory.turns] or [(0.0, 0.0, 0.0)]
+            if after:
+                decision, begin_s = _decision(after[0]), _times(after[0].turn)[0]
+        times = [_times(turn) for turn in trajectory.turns] or [(begin_s, begin_s, begin_s)]
         yield self._span(
             trajectory.agent_id,
             parent=trajectory.parent or "",

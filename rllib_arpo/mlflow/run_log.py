@@ -18,6 +18,7 @@ from rllib_arpo.evaluation.report import SUMMARY
 from rllib_arpo.mlflow.metric_groups import flat_metrics, flat_params, metric_name, mlflow_key
 from rllib_arpo.mlflow.question_trace import FILE, WRITTEN, QuestionTrace
 from rllib_arpo.mlflow.run_facts import (
+    FAILED,
     FINISHED,
     NOTE_TAG,
     RUN_FILE,
@@ -126,9 +127,13 @@ class RunLog:
             self._traced[path] = written[path]
 
     def _log_artifacts(self, run: Run, facts: RunFacts) -> None:
-        """Logs plots and trees once the trial does not run any more, unless the run already has them."""
+        """Logs plots and trees once the trial has ended by itself, unless the run already has them.
+
+        They take seconds, which an interrupted run does not have.
+        """
         state = [self._logged.get("iteration"), max(self._written().values(), default=0)]
-        if not facts.report or facts.status == RUNNING or not state[0] or self._logged.get("artifacts") == state:
+        ended = facts.status in (FINISHED, FAILED)
+        if not facts.report or not ended or not state[0] or self._logged.get("artifacts") == state:
             return
         drawn = draw_all(read_run(self._folder, self._results / EXPR_RESULT_FILE))
         plots = [(f"plots/{one.plot.name}.png", one.image) for one in drawn]

@@ -1,6 +1,6 @@
 """Measures how unsure a model is on a task: entropy by token, dH after tool responses, and what each rule would fork.
 
-A node is a tool response after which the trajectory went on; its row is that of the next turn. Each question enters a
+A node is a tool response after which the trajectory went on; the next turn's row describes it. Each question enters a
 mean once, with the mean of its rows, because its samples are not independent.
 """
 

@@ -95,14 +95,14 @@ _CHECK_WINDOW = 3
 _CHECK_TOLERANCE = 2e-2
 
 
-#: Whether `load_causal_lm` leaves the weights' memory as it is: another process will send them.
+#: Whether `load_causal_lm` reads no weights and leaves their memory uninitialised: another process will send them.
 weights_will_come: ContextVar[bool] = ContextVar("weights_will_come", default=False)
 
 
 def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedModel:
     """Loads a causal LM with tree attention and without dropout.
 
-    If `weights_will_come`, it reads no weights, and untouched memory of the system stands for them.
+    If `weights_will_come`, it reads no weights and checks no forward pass.
 
     Args:
         model_name_or_path: a Hugging Face id or folder.

@@ -4,9 +4,9 @@ With z = (W h + b) / T, p = softmax(z), l = ln p, H = -sum_v p_v l_v and target 
 
     d l_y / d z_v = [v = y] - p_v          d H / d z_v = -p_v (l_v + H)
 
-Forward and backward go through the tokens in chunks. Between the two, the normaliser and the entropy of each token are
-kept, and the logits of the first chunks, as many as `kept_bytes` holds: those take three products. The backward pass
-computes the logits of the other chunks again, a fourth product.
+Forward and backward go through the tokens in chunks. Between the two, each token's normaliser and entropy are kept, and
+the logits of the first chunks, up to `kept_bytes`. A kept chunk takes three matrix products, any other one four, since
+the backward pass computes its logits again.
 
 Eager operations read and write a chunk's whole array of logits in fp32: 18 times forward, 15 times backward. Compiled
 code leaves the logits in the type of the products; it reads them three times forward (twice without entropies), and

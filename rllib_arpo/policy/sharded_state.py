@@ -69,7 +69,10 @@ def part_like(whole: np.ndarray | Tensor, like: Tensor) -> Tensor:
 
 
 def split_like(part: Tensor, parameter: Tensor) -> Tensor:
-    """A learner's part of a moment, split like its parameter and on its device; `part` itself if it is that."""
+    """This learner's part of a moment, on the parameter's device and split like it.
+
+    A part that is already split is returned unchanged.
+    """
     if isinstance(part, DTensor):
         return part
     part = part.to(parameter.device, non_blocking=True)
@@ -116,12 +119,14 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     sets the rate of a schedule.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    takes_arrays = getattr(optimizer, "takes_arrays", False)
 
     def own(value: Any, parameter: Tensor) -> Any:
         if not isinstance(value, np.ndarray | np.generic):
             return value
-        # Step counters have no shape and are the same on all learners.
-        return part_like(value, parameter) if value.shape == parameter.shape else torch.tensor(value)
+        if value.shape != parameter.shape:
+            return torch.tensor(value)  # Step counters have no shape and are the same on all learners.
+        return value if takes_arrays else part_like(value, parameter)
 
     loaded = {
         index: {name: own(value, parameters[index]) for name, value in values.items()}

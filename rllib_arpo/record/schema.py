@@ -39,7 +39,7 @@ TRAINING, EVALUATION, FAILED, BENCHMARK = "training", "evaluation", "failed", "b
 QUESTION = (
     _always("purpose", _TEXT, '"training", "evaluation", "failed" (it ended the run) or "benchmark" (of a command)'),
     _always("iteration", _INT, "training: the update that it was sampled for, from 1; otherwise the updates before it"),
-    _always("number", pa.int64(), "the question's number in its task"),
+    _always("number", pa.int64(), "the question's place in the order in which its questions are asked"),
     _always("question_id", _TEXT, "the environment's name for it"),
     _always("question_seconds", _FLOAT, "from the start of the environment's reset to the last trajectory's end"),
     _always("trained", _BOOL, "whether the update trained on it; false in an evaluation"),

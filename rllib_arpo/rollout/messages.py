@@ -37,8 +37,13 @@ class QuestionRef:
     purpose: Purpose = Purpose.TRAINING
     question: int | None = None
 
+    @property
+    def asked(self) -> int:
+        """The number that the environment is asked for."""
+        return self.number if self.question is None else self.question
+
     def __str__(self) -> str:
-        return f"{self.purpose} question {self.number}"
+        return f"{self.purpose} question {self.asked}"
 
 
 def question_refs(numbers: Iterable[int], purpose: Purpose = Purpose.TRAINING) -> list[QuestionRef]:

@@ -192,7 +192,7 @@ class QuestionLoop:
         except DataError as error:
             self._finished.put(error)
         except Exception as error:
-            logger.warning("%s did not close question %d (%r).", type(env).__name__, ref.number, error)
+            logger.warning("%s did not close question %d (%r).", type(env).__name__, ref.asked, error)
         self._idle[ref.purpose].put_nowait((index, env))
 
 

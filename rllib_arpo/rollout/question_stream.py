@@ -94,18 +94,20 @@ class QuestionStream:
 
         Args:
             number: `next_number` of the checkpoint.
-            draws: the state of its `draws`.
+            draws: the state of its `draws`; checkpoints of older versions have none.
         """
         self._dispatcher.drop_all()
         if draws is not None:
             self.draws.set_state(draws)
+        elif number is not None:
+            self.draws.skip_to(number)
         self.next_number = self._asked_until = self.next_number if number is None else number
 
-    def _ask_until(self, stop: int) -> None:
-        """Asks the questions of all places before `stop` that have not been asked yet."""
+    def _ask_until(self, stop: int, *, only_new: bool = False) -> None:
+        """Asks the questions of all places before `stop` that have not been asked yet; see `PrioritizedDraws.draw`."""
         if stop > self._asked_until:
             places = range(self._asked_until, stop)
-            self.draws.draw(places)
+            self.draws.draw(places, only_new=only_new)
             self._dispatcher.ask([self._ref(place) for place in places])
             self._asked_until = stop
 
@@ -115,7 +117,7 @@ class QuestionStream:
 
     def take(self, num_questions: int, conditions: SamplingConditions) -> list[SampledQuestion]:
         """The next questions, sampled by weights that are not too old."""
-        self._ask_until(self.next_number + num_questions)
+        self._ask_until(self.next_number + num_questions, only_new=True)
         refs = [self._ref(place) for place in range(self.next_number, self.next_number + num_questions)]
         sampled = self._dispatcher.collect(refs, conditions)
         while too_old := self._too_old(sampled, conditions.weight_version):

@@ -137,8 +137,7 @@ class TreeSampler:
 
     async def _reset(self) -> tuple[list[Agent], object]:
         """The first roots, and the question's id."""
-        number = self._ref.number if self._ref.question is None else self._ref.question
-        options = {OPTION_QUESTION: number, OPTION_NUM_ROOTS: self._num_roots}
+        options = {OPTION_QUESTION: self._ref.asked, OPTION_NUM_ROOTS: self._num_roots}
         observations, infos = await self._settled(self._env.reset(options=options))
         if observations.keys() != set(map(str, range(self._num_roots))):
             begun = ", ".join(map(str, observations)) or "none"
@@ -147,7 +146,7 @@ class TreeSampler:
         for agent_id, observation in observations.items():
             self._check_prompt(agent_id, observation)
         roots = [self._add(self._root(agent_id)) for agent_id in observations]
-        return roots, infos.get("0", {}).get("question_id", self._ref.number)
+        return roots, infos.get("0", {}).get("question_id", self._ref.asked)
 
     def _check_prompt(self, agent_id: str, observation: np.ndarray) -> None:
         if not np.array_equal(observation, self._prompt):
@@ -162,7 +161,7 @@ class TreeSampler:
         return agent
 
     def _name(self) -> str:
-        return f"{type(self._env).__name__}, question {self._ref.number},"
+        return f"{type(self._env).__name__}, question {self._ref.asked},"
 
     async def _run_all(self, trajectories: list[Coroutine[Any, Any, None]]) -> None:
         """Runs trajectories and every fork that they start until all have ended."""

@@ -72,6 +72,19 @@ def test_a_question_that_comes_back_in_another_epoch_is_the_same_one():
     assert drawn(draws, range(7, 9)) == [1, 6]
 
 
+def test_places_that_replace_some_of_a_batch_ask_only_new_questions():
+    """The rest of the batch is not in flight any more, and must not be in the batch twice."""
+    draws = begun(0.5)
+    draws.draw(range(5, 9), only_new=True)
+    assert [draws.question_at(place) for place in range(5, 9)] == [5, 6, 7, 8]
+
+
+def test_a_checkpoint_without_draws_goes_on_with_its_next_question():
+    draws = PrioritizedDraws(0.0)
+    draws.skip_to(500)
+    assert drawn(draws, range(500, 502)) == [500, 501]
+
+
 def test_a_resumed_run_draws_the_same():
     draws = begun(0.5)
     draws.draw(range(5, 9))

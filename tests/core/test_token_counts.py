@@ -11,7 +11,6 @@ from rllib_arpo.core.token_counts import (
     response_tokens,
     sampled_tokens,
     shared_tokens,
-    unique_tokens,
 )
 from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
@@ -34,7 +33,6 @@ def test_counts_of_a_forked_tree():
     assert sampled_tokens(tree) == 2 + 1 + 3
     assert path_tokens(tree, layout).tolist() == [2 + 1, 2 + 3]
     assert response_tokens(tree, layout).tolist() == [3 + 3, 3 + 3]
-    assert unique_tokens(tree, layout) == 2 + 3 + 3 + 3
     # "0" without the tool response that nothing follows, and "0.0".
     assert flat_tokens(tree, layout) == (2 + 3 + 1) + (2 + 3 + 3)
 
@@ -50,7 +48,7 @@ def test_of_several_conversations_the_longest_is_the_response():
     layout = depth_first_layout(tree)
     assert response_tokens(tree, layout).tolist() == [9 - 2]
     assert path_tokens(tree, layout).tolist() == [4]
-    assert unique_tokens(tree, layout) == flat_tokens(tree, layout) == 2 + 4 + 8
+    assert flat_tokens(tree, layout) == 2 + 4 + 8
 
 
 @pytest.mark.parametrize(
@@ -74,10 +72,8 @@ def test_counts_equal_those_of_walking_every_path(tree: QuestionTree):
     paths = [tree.path(tree.trajectories[leaf].agent_id) for leaf in layout.leaves]
     generated = [sum(len(turn.token_ids) for turn in path) for path in paths]
     observed = [sum(len(turn.observation) for turn in path) for path in paths]
-    passed = {id(turn): len(turn.token_ids) + len(turn.observation) for path in paths for turn in path}
     assert path_tokens(tree, layout).tolist() == generated
     assert response_tokens(tree, layout).tolist() == [sum(pair) for pair in zip(generated, observed, strict=True)]
-    assert unique_tokens(tree, layout) == len(tree.prompt) + sum(passed.values())
     # The response after which a path ends is not read.
     last = [len(path[-1].observation) if path else 0 for path in paths]
     assert flat_tokens(tree, layout) == sum(generated) + sum(observed) - sum(last) + len(paths) * len(tree.prompt)

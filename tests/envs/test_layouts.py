@@ -2,7 +2,6 @@
 
 import json
 import logging
-import re
 import unicodedata
 from collections import Counter
 
@@ -14,7 +13,6 @@ from rllib_arpo.envs.tasks import TASKS, DatasetTask
 from rllib_arpo.envs.tasks.dataset import layout_of
 from rllib_arpo.envs.tasks.rows import open_file
 from rllib_arpo.envs.tasks.specs import SPECS
-from tests.docs.pages import REPOSITORY
 from tests.helpers.datasets import LAYOUTS, WRITERS, dapo, json_lines
 from tests.helpers.parquet import parquet
 
@@ -199,10 +197,3 @@ def test_a_column_of_null_type(tmp_path):
     table = pa.table({"question": ["Q?"], "answer": ["A"], "golden_answers": pa.nulls(1), "ability": pa.nulls(1)})
     pq.write_table(table, tmp_path / "a.parquet")
     assert task_of(tmp_path / "a.parquet", ability="qa").question(0).answers == ("A",)
-
-
-def test_the_page_on_data_names_every_layout():
-    page = (REPOSITORY / "docs" / "data.md").read_text(encoding="utf-8")
-    table = [line for line in page.splitlines() if line.startswith("|")]
-    named = {name for line in table for name in re.findall(r"`(\w+)`", line.rpartition("| ")[2] + line.split("|")[-2])}
-    assert SPECS.keys() <= named

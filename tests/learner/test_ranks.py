@@ -55,9 +55,9 @@ def test_split_moments_in_the_memory_of_the_cpu(model_folder):
             config.learners(num_learners=2)
             learner = build_learner(config)
             learner.update(make_batch(config, questions))
+            learner._set_optimizer_state(learner._get_optimizer_state())
             moments = [state["exp_avg"] for state in learner.get_optimizer().state.values()]
             assert {isinstance(moment, DTensor) for moment in moments} == {not offload}
-            learner._set_optimizer_state(learner._get_optimizer_state())
             learner.update(make_batch(config, questions))
             weights.append(whole_parameters(learner))
     assert_close(*weights, rtol=0.0)

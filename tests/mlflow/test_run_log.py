@@ -9,7 +9,7 @@ from mlflow.tracking import MlflowClient
 
 from rllib_arpo.commands import main
 from rllib_arpo.mlflow import run_log
-from rllib_arpo.mlflow.run_facts import FAILED, FINISHED, KILLED, RunFacts, write_facts
+from rllib_arpo.mlflow.run_facts import FAILED, FINISHED, RunFacts, write_facts
 from rllib_arpo.mlflow.run_log import RunLog
 from rllib_arpo.mlflow.store import open_store
 from tests.mlflow.conftest import artifacts, history, read_runs, result
@@ -100,7 +100,7 @@ def test_iterations_that_a_restored_trial_makes_again_are_logged_once(folder, lo
     assert history(local_database, run) == [(1, 0.5), (2, 1.0), (3, 0.25), (4, 2.0)]
 
 
-@pytest.mark.parametrize("status", [KILLED, FAILED])
+@pytest.mark.parametrize("status", [FINISHED, FAILED])
 def test_plots_are_drawn_once_when_the_trial_has_stopped(folder, local_database, monkeypatch, status):
     drawn = []
     monkeypatch.setattr(run_log, "draw_all", lambda run: drawn.append(len(run.results)) or [])

@@ -84,7 +84,7 @@ class PlannedPass:
 
 
 class _Kept(AbstractContextManager[None]):
-    """While it is entered, the operator appends its results, or reads them in the same order and computes nothing."""
+    """While one is entered, the operator stores its results or, if `are_read`, returns the stored ones in order."""
 
     def __init__(self, results: deque[tuple[torch.Tensor, torch.Tensor]], are_read: bool):
         self.results, self.are_read = results, are_read
@@ -100,9 +100,9 @@ _KEPT: ContextVar[_Kept | None] = ContextVar("kept results of tree attention", d
 
 
 def keep_attention() -> tuple[_Kept, _Kept]:
-    """The `context_fn` of `torch.utils.checkpoint` for a layer whose attention is not to be computed again.
+    """For `torch.utils.checkpoint`: contexts that keep a layer's attention, so it is not computed again.
 
-    torch's own selective checkpointing is a dispatch mode, in which older versions compile nothing.
+    Older versions of torch compile nothing under torch's own selective checkpointing.
     """
     results: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
     return _Kept(results, are_read=False), _Kept(results, are_read=True)

@@ -33,13 +33,13 @@ _CHECK_TOLERANCE = 5e-2
 class FlashCall:
     """One call of flash attention for S sequences, whose queries are the T tokens of a pass in order.
 
-    A sequence without keys gives the output 0, one without queries skips its keys.
+    A sequence without keys gives the output 0. The keys of a sequence without queries are skipped.
 
     Attributes:
         key_index: [m] int64, the key tokens of all sequences, one sequence after the other; None: all T in order.
         query_offsets, key_offsets: [S + 1] int32, where each sequence's queries and keys begin.
         max_queries, max_keys: the most that any sequence has.
-        causal: whether the last query attends to all keys of its sequence, the one before it to all but the last, ...
+        causal: whether the last query attends to all keys of its sequence, and each query before it to one fewer.
         window: how many keys a query of a causal call attends to at most; None: all.
     """
 
@@ -88,7 +88,7 @@ class VarlenTree:
     """The attention plan of one pass (`TreePlan`).
 
     Attributes:
-        calls: of the chains, and of the tokens below cuts if there are any.
+        calls: one for the chains and, if there are cuts, one for the tokens below them.
     """
 
     num_tokens: int
@@ -146,7 +146,7 @@ class Cut:
 
 
 def _cuts(found: Sequence[Chain], ends: np.ndarray) -> list[Cut]:
-    """The cuts that save most: keys that are no longer gathered, less the tokens whose two results are merged.
+    """The cuts that save most. A cut saves keys that are no longer gathered, and costs a merge for each token below it.
 
     No cut lies below another one. Below a node with m keys on its path, its own included, n chains save (n - 1) m.
     """
