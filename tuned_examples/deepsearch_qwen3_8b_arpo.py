@@ -41,6 +41,8 @@ from tuned_examples.authors import (
 )
 
 parser = add_deep_search_args(gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=DEEP_SEARCH_ITERATIONS))
+# A GPU's KV cache has room for 31 trajectories of the greatest length (`rllib-arpo doctor`): about four questions.
+parser.set_defaults(num_envs_per_env_runner=4)
 
 
 def make_model(args) -> str:
