@@ -119,11 +119,11 @@ class SmallModel:
                 model = tuned
 
     def write_random(self, folder: Path, tokenizer: PreTrainedTokenizerFast) -> None:
-        """Writes the untrained model of the first stage's seed, and its tokenizer."""
+        """Writes the untrained model of the first stage's seed (0 without stages), and its tokenizer."""
         import torch
 
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.stages[0].seed)
+            torch.manual_seed(self.stages[0].seed if self.stages else 0)
             self.random_model(tokenizer).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
 

@@ -158,7 +158,7 @@ def check_metrics(metrics: dict[str, float], folder: Path) -> None:
     assert evaluation <= {
         f"{EVALUATION}/{name}" for name in of_rollout | {f"tools tool {metric.name}" for metric in TOOL_METRICS}
     }
-    assert len(evaluation) == 49
+    assert len(evaluation) == 48
     last = json.loads((folder / "result.json").read_text().splitlines()[-1])
     assert metrics["1 progress/evaluation accuracy"] == last["evaluation"]["env_runners"]["accuracy"]
     assert metrics["3 entropy and forks/entropy delta"] == last["env_runners"]["entropy"]["delta"]
