@@ -103,6 +103,16 @@ def _random(node: NodeEvidence, params: BranchingParams, rng: np.random.Generato
     return params.branch_width if rng.random() < params.random_fork_probability else 0
 
 
+def _always(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
+    """All Z children at every node; `budget_allocation` chooses the nodes (AT2PO's top k, arXiv 2601.04767)."""
+    return params.branch_width
+
+
+def _never(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
+    """Trajectory-level sampling: GRPO and its relatives."""
+    return 0
+
+
 def _depth(node: NodeEvidence, params: BranchingParams, rng: np.random.Generator) -> int:
     """The baseline of the clever rules: all Z children at the n-th response of a path; the entropy is ignored."""
     return params.branch_width if node.depth == params.branch_depth else 0
@@ -155,10 +165,8 @@ BRANCHING_RULES: dict[str, BranchingRule] = {
         looks_back=True,
     ),
     "depth": BranchingRule(_depth, "at tool response {branch_depth} of a path", options=("branch_depth",)),
-    # `budget_allocation` chooses the nodes (AT2PO's top k, arXiv 2601.04767).
-    "always": BranchingRule(lambda node, params, rng: params.branch_width, "at every node", is_choosy=False),
-    # Trajectory-level sampling: GRPO and its relatives.
-    "never": BranchingRule(lambda node, params, rng: 0, "nowhere", is_choosy=False),
+    "always": BranchingRule(_always, "at every node", is_choosy=False),
+    "never": BranchingRule(_never, "nowhere", is_choosy=False),
 }
 
 

@@ -48,14 +48,26 @@ def top_k_entropy(log_probs: Tensor) -> Tensor:
 ENTROPY_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {"exact": exact_entropy, "top_k": top_k_entropy}
 
 
+def _sum_over_log_vocab(entropies: np.ndarray, vocab_size: int) -> float:
+    """The authors' code: the sum over the window in units of the largest entropy of a token, ln V."""
+    return float(entropies.sum()) / math.log(vocab_size)
+
+
+def _mean_over_log_vocab(entropies: np.ndarray, vocab_size: int) -> float:
+    """The mean over the window in the same units."""
+    return float(entropies.sum()) / (len(entropies) * math.log(vocab_size))
+
+
+def _sum_over_vocab(entropies: np.ndarray, vocab_size: int) -> float:
+    """The paper's words, taken literally: the sum over the window, divided by V."""
+    return float(entropies.sum()) / vocab_size
+
+
 #: name -> `(entropies[n] in nats, V) -> float`; n >= 1. Each is a linear function of the entropies.
 ENTROPY_NORMALIZATIONS: dict[str, Callable[[np.ndarray, int], float]] = {
-    # The authors' code: the sum over the window in units of the largest entropy of a token, ln V.
-    "sum_log_vocab": lambda entropies, vocab_size: float(entropies.sum()) / math.log(vocab_size),
-    # The mean over the window in the same units.
-    "mean_log_vocab": lambda entropies, vocab_size: float(entropies.sum()) / (len(entropies) * math.log(vocab_size)),
-    # The paper's words, taken literally: the sum over the window, divided by V.
-    "vocab": lambda entropies, vocab_size: float(entropies.sum()) / vocab_size,
+    "sum_log_vocab": _sum_over_log_vocab,
+    "mean_log_vocab": _mean_over_log_vocab,
+    "vocab": _sum_over_vocab,
 }
 
 

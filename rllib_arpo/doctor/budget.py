@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rllib_arpo.doctor.checks import Check, Mark, Memory, size
-from rllib_arpo.doctor.seconds import seconds_text
+from rllib_arpo.doctor.seconds import counted, seconds_text
 from rllib_arpo.engine.memory import EngineNeed, EngineShape, Term, engine_need, engine_weights
 from rllib_arpo.learner.memory_budget import LearnerShape, learner_need
 from rllib_arpo.learner.placement import (
@@ -118,7 +118,7 @@ def _learner_lines(run: Run) -> Iterator[str]:
     need = learner_need(model, learner)
     yield f"{run.name}: {model.parameters:,} parameters, {model.layers} layers"
     sharding = ", sharding='fsdp2'" if learner.sharded else ""
-    yield f"{_count(learner.number, 'learner')} ({_device(learner.gpus)}{sharding})"
+    yield f"{counted(learner.number, 'learner')} ({_device(learner.gpus)}{sharding})"
     passes = (*need.kept, *need.passes)
     yield from map(_term, passes)
     yield f"{size(sum(term.bytes for term in passes)):>11}  during a pass"
@@ -133,7 +133,7 @@ def _learner_lines(run: Run) -> Iterator[str]:
 def _engine_lines(run: Run, engine: EngineShape, on_gpu: int | None, purpose: str = "") -> Iterator[str]:
     where = "in the learner's process" if engine.in_learner else _device(engine.gpus)
     several = f", tensor_parallel_size={engine.parallel}: numbers are those of each GPU" if engine.parallel > 1 else ""
-    yield f"{_count(engine.number, 'engine')}{purpose} ({where}{several})"
+    yield f"{counted(engine.number, 'engine')}{purpose} ({where}{several})"
     need = _engine_need(run, engine, on_gpu)
     if need is None:
         yield _term(engine_weights(run.model, engine))
@@ -146,11 +146,11 @@ def _engine_lines(run: Run, engine: EngineShape, on_gpu: int | None, purpose: st
     yield f"{need.token.bytes:>9,} B  a token of it: {need.token.formula}"
     if need.state.bytes:
         yield f"{need.state.bytes:>9,} B  the state of a trajectory: {need.state.formula}"
-    longest = _count(need.trajectories, "trajectory", "trajectories")
+    longest = counted(need.trajectories, "trajectory", "trajectories")
     yield f"{need.tokens:>11,}  tokens, which are {longest} of {engine.context_tokens:,}"
     if purpose:
         return
-    in_flight = f"{_count(run.questions, 'question')} x {_count(run.trajectories, 'trajectory', 'trajectories')}"
+    in_flight = f"{counted(run.questions, 'question')} x {counted(run.trajectories, 'trajectory', 'trajectories')}"
     yield f"{'':11}  At most {in_flight} come at a time; they share their beginnings, and the rest waits."
 
 
@@ -171,7 +171,7 @@ def budget_checks(run: Run, memory: Memory, given_gb: float | None) -> list[Chec
         if on_gpu is not None:
             checks += [_group(group, run, engine, on_gpu) for group in groups]
         for need in filter(None, (engine, engine.evaluation)):
-            found = f"{need.tokens:,} tokens, {_count(need.trajectories, 'trajectory', 'trajectories')}"
+            found = f"{need.tokens:,} tokens, {counted(need.trajectories, 'trajectory', 'trajectories')}"
             name = "KV cache" if need is engine else "evaluation's KV cache"
             checks.append(_check(need.trajectories > 0, name, f"{found} of the greatest length", _MORE_CACHE))
         on_cpu = cpu_group(run.learner, run.engine)
@@ -197,7 +197,7 @@ def _number(run: Run, memory: Memory, given_gb: float | None) -> Check:
 
 def _group(group: DeviceGroup, run: Run, engine: EngineNeed, on_gpu: int) -> Check:
     """The check of GPUs that have the same users."""
-    learner, name = learner_need(run.model, run.learner), _count(group.number, "GPU")
+    learner, name = learner_need(run.model, run.learner), counted(group.number, "GPU")
     needed, found = _needed(group, run, engine, on_gpu)
     if group.learners > 1:
         return Check(Mark.MISSING, name, found, f"NCCL refuses several learners on one GPU: {SHARES_OF_PAIRS}.")
@@ -213,7 +213,7 @@ def _needed(group: DeviceGroup, run: Run, engine: EngineNeed, available: int) ->
     """The bytes that a group needs, and a comparison with what it has."""
     needed = needed_on(group, learner_need(run.model, run.learner), engine, run.engine.sleeps)
     numbers = [(group.learners, "learner"), (group.engines + group.evaluating, "engine")]
-    users = " and ".join(_count(number, word) for number, word in numbers if number)
+    users = " and ".join(counted(number, word) for number, word in numbers if number)
     return needed, f"{users}: {size(needed)} of {size(available)}"
 
 
@@ -223,7 +223,3 @@ def _device(gpus: float) -> str:
 
 def _term(term: Term) -> str:
     return f"{size(term.bytes):>11}  {term.name}: {term.formula}"
-
-
-def _count(number: int, word: str, words: str = "") -> str:
-    return f"{number:,} {word if number == 1 else words or word + 's'}"

@@ -42,7 +42,7 @@ def _lines(run: Run, engine: EngineNeed) -> Iterator[str]:
     step = max(STEP_S, (engine.weights.bytes + in_flight * length * engine.token.bytes) / READ_BYTES)
     yield _line(
         trajectories * generated / number / in_flight * step,
-        f"rollout: {trajectories * generated:,} tokens / {_count(number, 'engine')} / {in_flight:,} in flight x "
+        f"rollout: {trajectories * generated:,} tokens / {counted(number, 'engine')} / {in_flight:,} in flight x "
         f"{1000 * step:.1f} ms a step, without waits for tools",
     )
     again = checkpointed_layers(run.model, run.learner) / run.model.layers
@@ -51,7 +51,8 @@ def _lines(run: Run, engine: EngineNeed) -> Iterator[str]:
     yield _line(
         flops * run.model.parameters * trajectories * length / (run.learner.number * PEAK_FLOPS * mfu),
         f"update: {flops} x {run.model.parameters:,} parameters x {trajectories * length:,} tokens / "
-        f"{_count(run.learner.number, 'learner')} / {PEAK_FLOPS / 1e12:.0f} TFLOP/s x {mfu:.2f}, less what forks share",
+        f"{counted(run.learner.number, 'learner')} / {PEAK_FLOPS / 1e12:.0f} TFLOP/s x {mfu:.2f}, "
+        "less what forks share",
     )
     pushed = run.model.parameters * run.engine.weight_bytes
     yield _line(pushed / PUSH_BYTES, f"new weights: {pushed:,} bytes / {PUSH_BYTES / 1e9:.1f} GB a second")
@@ -62,8 +63,9 @@ def _lines(run: Run, engine: EngineNeed) -> Iterator[str]:
     )
 
 
-def _count(number: int, word: str) -> str:
-    return f"{number:,} {word if number == 1 else word + 's'}"
+def counted(number: int, word: str, words: str = "") -> str:
+    """Says "1 engine", "4 engines"; `words`: the plural, if it is irregular."""
+    return f"{number:,} {word if number == 1 else words or word + 's'}"
 
 
 def _line(seconds: float, text: str) -> str:

@@ -83,10 +83,14 @@ def cut_into_pieces(
         loss = packed.loss_mask
         return bool(packed.a_pos[loss].any() or packed.a_neg[loss].any()) if only_with_advantage else bool(loss.any())
 
-    parts = [part for question, packed in packed_trees.items() for part in cut_by_tokens(packed, max_tokens, question)]
-    parts = [part for part in parts if trains(take(packed_trees[part.tree], part))]
+    taken = {
+        part: take(packed, part)
+        for question, packed in packed_trees.items()
+        for part in cut_by_tokens(packed, max_tokens, question)
+    }
+    parts = [part for part, packed in taken.items() if trains(packed)]
     own = share_out(packed_trees, parts, num_learners, PAIRS_PER_TOKEN)[rank]
-    pieces = [Piece(part.tree, take(packed_trees[part.tree], part)) for part in own]
+    pieces = [Piece(part.tree, taken.get(part) or take(packed_trees[part.tree], part)) for part in own]
     return [piece for piece in pieces if trains(piece.packed)]
 
 

@@ -108,9 +108,9 @@ class ForkSchedule:
 
     def due(self) -> list[ForkCandidate]:
         """Removes and returns the candidates whose decision is due, in order."""
-        due = [candidate for candidate in self._candidates if self._is_due(candidate, self._candidates, self._passed)]
-        self._candidates = [candidate for candidate in self._candidates if candidate not in due]
-        return self._order(due)
+        marked = [(one, self._is_due(one, self._candidates, self._passed)) for one in self._candidates]
+        self._candidates = [candidate for candidate, is_due in marked if not is_due]
+        return self._order([candidate for candidate, is_due in marked if is_due])
 
 
 #: `budget_allocation` -> a function that makes a question's schedule from its random generator.
