@@ -44,7 +44,6 @@ from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.rollout.settings import rollout_reference
 from rllib_arpo.tracking.console import MESSAGES, ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages
 from rllib_arpo.tracking.iteration_log import IterationLog
-from rllib_arpo.tracking.shared_metrics import SharedMetrics
 from rllib_arpo.weights import WEIGHT_SYNCS
 from rllib_arpo.weights.transports import choose_transport
 
@@ -74,7 +73,6 @@ class ARPO(Algorithm):
 
     config_class: ClassVar[type[ARPOConfig]] = ARPOConfig
     learner_group: ARPOLearnerGroup
-    metrics: SharedMetrics
     #: The checkpoint that Tune restores: learners read it in the storage, not in Tune's copy on the driver's machine.
     _restored_from: Checkpoint | None = None
 
@@ -104,7 +102,7 @@ class ARPO(Algorithm):
         self.messages = Messages()
         logger.addHandler(self.messages)
         self._is_stopped = False
-        self.metrics = SharedMetrics(root=True, stats_cls_lookup=config.stats_cls_lookup)
+        self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         try:
             self._setup_rllib(config)
             spaces = self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID]
@@ -120,8 +118,7 @@ class ARPO(Algorithm):
     def _setup_rllib(self, config: ARPOConfig) -> None:
         """Runs RLlib's own setup. If an env runner could not be made, this raises its error instead of a later one."""
         try:
-            with self.metrics.of_user("A callback, on_algorithm_init,"):
-                super().setup(config)
+            super().setup(config)
         finally:
             for group in self._groups():
                 check_constructed(group._worker_manager)
@@ -203,7 +200,7 @@ class ARPO(Algorithm):
         self.metrics.aggregate(self._dispatcher.take_metrics(Purpose.TRAINING), key=ENV_RUNNER_RESULTS)
         self._log.batch(asked, metrics, self.config)
         if self._num_updates == 0:
-            self._log.first_batch(asked, self.config.branching, self.messages.add)
+            self._log.first_batch(asked, self.config.branching)
         self._rollout_history.extend(EarlierQuestion.of(one.tree, one.entropy_window) for one in asked)
         return batch.questions
 
@@ -215,8 +212,7 @@ class ARPO(Algorithm):
         from rllib_arpo.learner.training_data import QuestionBatch
 
         turns = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
-        with self.metrics.of_user("learner_connector"):
-            episodes = apply_user_connectors(self._user_connectors, [s.episode for s in batch], self.metrics)
+        episodes = apply_user_connectors(self._user_connectors, [s.episode for s in batch], self.metrics)
         data = QuestionBatch.plan(episodes, self.config, seed=self._num_updates)
         recorded = self._num_updates + 1, self.last_sampled, episodes, data.statistics
         self._recorder.training(*recorded)
@@ -306,26 +302,18 @@ class ARPO(Algorithm):
         return results
 
     def _make_callback(self, name: str, **kwargs: Any) -> None:
-        with self.metrics.of_user(f"A callback, {name},"):
-            make_callback(
-                name,
-                callbacks_objects=self.callbacks,
-                callbacks_functions=getattr(self.config, f"callbacks_{name}"),
-                kwargs={"algorithm": self, "metrics_logger": self.metrics, **kwargs},
-            )
+        make_callback(
+            name,
+            callbacks_objects=self.callbacks,
+            callbacks_functions=getattr(self.config, f"callbacks_{name}"),
+            kwargs={"algorithm": self, "metrics_logger": self.metrics, **kwargs},
+        )
 
     @override(Algorithm)
     def log_result(self, result: dict[str, Any]) -> None:
-        with self.metrics.of_user("A callback, on_train_result,"):
-            super().log_result(result)
+        super().log_result(result)
         if messages := self.messages.take():
             result[MESSAGES] = {str(i): line for i, line in enumerate(messages)}
-
-    @override(Algorithm)
-    def step(self) -> dict[str, Any]:
-        with self.metrics.of_user(None):  # A callback may train.
-            result: dict[str, Any] = super().step()
-        return result
 
     @override(Algorithm)
     def reset_config(self, new_config: AlgorithmConfig | dict[str, Any]) -> bool:

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds i
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
-from rllib_arpo.tracking.transcripts import EvaluationTranscripts
+from rllib_arpo.tracking.before_training import EvaluateBeforeTraining
 from tuned_examples.frozen_lake import MAX_MOVES, MOVES, lake_model
 
 parser = add_arm_args(recipe_parser(stop_reward=1.0, stop_iters=24))
@@ -88,7 +88,7 @@ def make_config(model: str, args) -> ARPOConfig:
                 **({"explore": True, "num_rollouts": args.evaluation_samples} if args.evaluation_samples else {}),
             },
         )
-        .callbacks([EvaluationTranscripts])
+        .callbacks([EvaluateBeforeTraining])
         .debugging(seed=args.seed)
     )
 

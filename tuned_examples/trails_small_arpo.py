@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds i
 from rllib_arpo import ARPOConfig
 from rllib_arpo.envs.tasks.trail_forms import FORMS, MAIN
 from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
-from rllib_arpo.tracking.transcripts import EvaluationTranscripts
+from rllib_arpo.tracking.before_training import EvaluateBeforeTraining
 from tuned_examples.decisive_steps import DecisiveSteps
 from tuned_examples.trails_models import small_model
 
@@ -78,7 +78,7 @@ def make_config(model: str, args) -> ARPOConfig:
             evaluation_duration=128,
             evaluation_config={"env_config": {"split": "test"}, "num_envs_per_env_runner": 64},
         )
-        .callbacks([DecisiveSteps, EvaluationTranscripts])
+        .callbacks([DecisiveSteps, EvaluateBeforeTraining])
         .debugging(seed=args.seed)
     )
 

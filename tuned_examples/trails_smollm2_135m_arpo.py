@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # A script finds i
 from rllib_arpo import ARPOConfig
 from rllib_arpo.policy.compilation import fast_dtype
 from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
-from rllib_arpo.tracking.transcripts import EvaluationTranscripts
+from rllib_arpo.tracking.before_training import EvaluateBeforeTraining
 from tuned_examples.decisive_steps import DecisiveSteps
 from tuned_examples.trails_models import cold_started_smollm2
 
@@ -69,7 +69,7 @@ def make_config(model: str, args) -> ARPOConfig:
             evaluation_duration=64,
             evaluation_config={"env_config": {"split": "test"}, "num_envs_per_env_runner": 32},
         )
-        .callbacks([DecisiveSteps, EvaluationTranscripts])
+        .callbacks([DecisiveSteps, EvaluateBeforeTraining])
         # Few questions are asked: the pages show all of them.
         .reporting(record_share=1.0 if args.record_share is None else args.record_share)
         .debugging(seed=args.seed)

@@ -17,21 +17,19 @@ tokens), so that `batch_size` is best 1. Each process first loads the whole mode
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rllib_arpo.cold_start.examples import load_examples, load_recorded
+from rllib_arpo.cold_start.examples import load_examples
 from rllib_arpo.envs.protocols import PROTOCOLS
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import end_of_turn
 from rllib_arpo.options.rules import (
     ANY,
     COUNT,
-    FINITE,
     NOT_NEGATIVE,
     POSITIVE,
     SWITCH,
@@ -56,9 +54,7 @@ class ColdStartSettings:
     """The settings of `train`."""
 
     model: str = setting(MISSING, ANY, "Hugging Face id or folder of a causal LM", required=True)
-    data: str = setting(MISSING, ANY,
-        "transcripts, .jsonl or .parquet; with --best the record of a run, a folder or a file of it",
-        required=True)  # fmt: skip
+    data: str = setting(MISSING, ANY, "transcripts, .jsonl or .parquet", required=True)
     output: str = setting(MISSING, ANY, "folder for the fine-tuned model; must be empty or new", required=True)
     epochs: float = setting(3.0, POSITIVE, "how often each transcript is read")
     lr: float = setting(7e-6, POSITIVE,
@@ -82,11 +78,6 @@ class ColdStartSettings:
     dtype: str | None = setting(None, optional(one_of("bfloat16", "float32")),
         "of matrix products, of gradients that FSDP sums, and of the frozen weights of a LoRA; trained weights are "
         "float32. Default: bfloat16 where it is fast", choices=("bfloat16", "float32"), repr=False)  # fmt: skip
-    best: int | None = setting(None, optional(at_least(1)),
-        "of the record of a run, this many trajectories of each question: those with the largest rewards",
-        repr=False)  # fmt: skip
-    min_reward: float | None = setting(None, optional(FINITE),
-        "leaves out recorded trajectories that earned less", repr=False)  # fmt: skip
     protocol: str | None = setting(None, optional(one_of(*PROTOCOLS)),
         "the run's, in which it calls tools (env_config['protocol']); rows with tools need it",
         choices=tuple(PROTOCOLS), repr=False)  # fmt: skip
@@ -101,8 +92,6 @@ class ColdStartSettings:
             ImportError: a LoRA needs PEFT, which is not installed.
         """
         check_settings(self)
-        if self.best is None and (self.min_reward is not None or Path(self.data).is_dir()):
-            raise ValueError("The record of a run needs best, the number of trajectories a question.")
         if self.lora_rank is not None:
             from rllib_arpo.policy.lora import lora_config
 
@@ -136,7 +125,8 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
     from rllib_arpo.cold_start.trainer import ColdStartTrainer, TellsSteps
 
     tokenizer = AutoTokenizer.from_pretrained(settings.model)
-    examples = _examples(settings, tokenizer)
+    kwargs = settings.chat_template_kwargs
+    examples = load_examples(tokenizer, settings.data, settings.max_length, settings.protocol, kwargs)
     output.mkdir(parents=True, exist_ok=True)
     model, adapter = _load(settings)
     # Another object, since the model's tokenizer is saved as it was.
@@ -154,16 +144,6 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
     trainer.train()
     _save(settings, model, adapter)
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-
-
-def _examples(settings: ColdStartSettings, tokenizer: Any) -> list[dict[str, list[int]]]:
-    if settings.best is None:
-        kwargs = settings.chat_template_kwargs
-        return load_examples(tokenizer, settings.data, settings.max_length, settings.protocol, kwargs)
-    min_reward = -math.inf if settings.min_reward is None else settings.min_reward
-    # More than the tokenizer's: heads are padded, and models may sample those ids.
-    vocab_size = causal_lm_config(settings.model).get_text_config().vocab_size
-    return load_recorded(settings.data, settings.best, min_reward, settings.max_length, vocab_size)
 
 
 def _end_turns(model: PreTrainedModel, tokenizer: Any) -> None:

@@ -2,10 +2,6 @@
 
     rllib-arpo cold-start --model Qwen/Qwen2.5-3B-Instruct --data transcripts.jsonl --output DIR
 
-or on the best trajectories of a run's record (rejection sampling):
-
-    rllib-arpo cold-start --model MODEL --data RUN/trees --best 1 --min-reward 1 --output DIR
-
 `rllib_arpo/cold_start/` says what a row of the data is, and how much memory a model takes. On several GPUs:
 
     accelerate launch --num_processes 8 -m rllib_arpo cold-start --fsdp --gradient-checkpointing ...

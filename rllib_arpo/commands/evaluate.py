@@ -5,12 +5,11 @@
 The command prints a table with an interval for every metric, and writes `summary.json` and a record (docs/watch.md)
 into the folder --output. Each finished question is a file of the record. If the command is killed, run it again: it
 continues where it stopped, and repeats questions that a broken tool (such as a judge or a server that did not answer)
-or the engine ended. `rllib-arpo show` draws the questions. `--compare CHECKPOINT` adds a model and its paired
+or the engine ended. `rllib-arpo show` draws the questions. Each further `--model` gets a column, and its paired
 difference to the first one; `--baselines direct,tools` asks the first model without tools and with tools.
 
-`--suite math,knowledge` asks the tasks of the paper's suites. With several tasks the command also prints a table of
-methods by tasks, with their average. `--model METHOD=MODEL` names a model's row; models with the same METHOD are seeds,
-and the table averages their scores. Models that have results in the folder are not asked again.
+`--suite math,knowledge` asks the tasks of the paper's suites. Models that have results in the folder are not asked
+again.
 """
 
 import argparse
@@ -18,20 +17,17 @@ import sys
 import time
 from collections.abc import Sequence
 
-from rllib_arpo.errors import INTERRUPTED, command_errors
+from rllib_arpo.errors import INTERRUPTED
 from rllib_arpo.evaluation.arguments import MODEL_HELP, add_sampling_arguments, names_in
 from rllib_arpo.evaluation.metrics import arm_metrics
-from rllib_arpo.evaluation.model_folders import split_methods
 from rllib_arpo.evaluation.plan import STYLES
-from rllib_arpo.evaluation.report import SUMMARY, method_rows, print_report, task_reports, write_summary
+from rllib_arpo.evaluation.report import SUMMARY, print_report, task_reports, write_summary
 from rllib_arpo.evaluation.runner import answered
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--model", action="append", required=True, metavar="[METHOD=]MODEL",
-        help=f"{MODEL_HELP}; repeat it to compare models; models with one METHOD share a row")  # fmt: skip
-    add("--compare", action="append", default=[], help="one more model; the same as one more --model")
+    add("--model", action="append", required=True, help=f"{MODEL_HELP}; repeat it to compare models")
     add("--baselines", default="", help=f"also ask the first model in these styles: {', '.join(STYLES)}")
     add("--output", default="evaluation", help="folder for the results; an evaluation that is there continues")
     add_sampling_arguments(parser)
@@ -48,16 +44,13 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def _evaluate(args: argparse.Namespace, argv: Sequence[str]) -> None:
     begin = time.perf_counter()
-    with command_errors():
-        names, methods = split_methods([*args.model, *args.compare])
-    with answered(args, names, names_in(args.baselines)) as (settings, folder, stored):
+    with answered(args, args.model, names_in(args.baselines)) as (settings, folder, stored):
         arms = [arm for arm, _ in stored]
         metrics = {arm.name: arm_metrics(results.questions()) for arm, results in stored}
-        reports, rows = task_reports(arms, metrics, settings), method_rows(arms, metrics, methods)
-        write_summary(folder / SUMMARY, arms, reports, rows, settings, argv, time.perf_counter() - begin)
-        print_report(reports, rows if len(reports) > 1 or methods else ())
+        reports = task_reports(arms, metrics, settings)
+        write_summary(folder / SUMMARY, arms, reports, settings, argv, time.perf_counter() - begin)
+        print_report(reports)
         print(
-            f"The record and the summary are in {folder}: `rllib-arpo show {folder}` draws the questions, and"
-            f" `rllib-arpo log-run {folder}` logs the summary to MLflow."
+            f"The record and the summary are in {folder}: `rllib-arpo show {folder}` draws the questions."
             f" This command took {time.perf_counter() - begin:.0f} s."
         )

@@ -2,7 +2,6 @@
 
     rllib-arpo show ~/ray_results/ARPO_... --output pages
     rllib-arpo show TRIAL/trees/evaluation-00008.parquet --question ID
-    rllib-arpo show --compare TRIAL/trees/evaluation-00000.parquet TRIAL/trees/evaluation-00008.parquet
 
 A page shows a question's tree, and each turn with its tokens shaded by their entropy, its tool call, the fork decision
 in words and its advantages. The index of a run shows its curves and its questions: those of training first, and of
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from rllib_arpo.errors import CommandError, command_errors
 from rllib_arpo.record.recorder import RECORD_FOLDER
-from rllib_arpo.show.pages import last_questions, make_pages, pairs, write_files
+from rllib_arpo.show.pages import last_questions, make_pages, write_files
 
 if TYPE_CHECKING:
     from rllib_arpo.plots.gallery import Drawn
@@ -27,30 +26,21 @@ LIMIT = 200
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("record", nargs="?", metavar="RUN_OR_FILE", help="a parquet file of a record, or the folder of a run")
+    add("record", metavar="RUN_OR_FILE", help="a parquet file of a record, or the folder of a run")
     add("--question", metavar="ID", help="only this question, every time it was recorded")
-    add("--compare", nargs=2, metavar=("A", "B"),
-        help="two records: put each question's first tree in A beside its last tree in B")  # fmt: skip
     add("--output", metavar="FOLDER", default="pages", help="folder for the files; default: %(default)s")
     add("--limit", type=int, default=LIMIT, metavar="N", help="draw at most the last N questions; default: %(default)s")
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    if (args.record is None) == (args.compare is None):
-        raise CommandError("show: give either RUN_OR_FILE or --compare A B.")
     if args.limit < 1:
         raise CommandError(f"--limit {args.limit}: must be at least 1.")
     with command_errors((ValueError, OSError)):
-        if args.compare is not None:
-            before, after = args.compare
-            pages = make_pages(f"{before} and {after}", pairs(before, after, args.question, args.limit))
-        else:
-            drawn = _plots(Path(args.record))
-            # A run may have results and no record.
-            has_record = not drawn or any(Path(args.record).rglob(f"{RECORD_FOLDER}/*.parquet"))
-            found = last_questions(args.record, args.question, args.limit) if has_record else []
-            pages = make_pages(args.record, found, drawn)
-        *others, last = write_files(Path(args.output), pages)
+        drawn = _plots(Path(args.record))
+        # A run may have results and no record.
+        has_record = not drawn or any(Path(args.record).rglob(f"{RECORD_FOLDER}/*.parquet"))
+        found = last_questions(args.record, args.question, args.limit) if has_record else []
+        *others, last = write_files(Path(args.output), make_pages(args.record, found, drawn))
     more = f" and {len(others)} pages" if others else ""
     print(f"{last}{more}: open it in a browser.")
     return 0

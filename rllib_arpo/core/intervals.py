@@ -5,7 +5,7 @@ both the choice of questions and the seeds. For five to some hundred values its 
 whose intervals are 2 % narrower at 8 values and equally wide at 500.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,7 +42,7 @@ def estimate_all(metrics: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
     Args:
         metrics: name -> [Q] one value a question, or [Q, S] one a sample. Q may differ between metrics.
     """
-    return {name: average_over_tasks([values]) for name, values in metrics.items()}
+    return {name: _estimate(values) for name, values in metrics.items()}
 
 
 def paired_differences(first: Mapping[str, np.ndarray], second: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
@@ -61,29 +61,20 @@ def paired_differences(first: Mapping[str, np.ndarray], second: Mapping[str, np.
     return estimate_all({name: by_question(second[name]) - by_question(first[name]) for name in shared})
 
 
-def average_over_tasks(tasks: Sequence[np.ndarray]) -> Estimate:
-    """The unweighted mean of the means of several tasks (or of one).
-
-    The degrees of freedom are Welch and Satterthwaite's, (sum v)^2 / sum(v^2 / (n - 1)) with v = s^2 / n of each task;
-    for one task they are n - 1.
-
-    Args:
-        tasks: [Q] or [Q, S] for each task; Q may differ.
-    """
-    columns = [by_question(values) for values in tasks]
-    sizes = np.array([len(column) for column in columns])
-    total = int(sizes.sum())
-    if not len(columns) or sizes.min() == 0:
-        return Estimate(None, None, None, total)
-    value, seed_std = float(np.mean([column.mean() for column in columns])), _seed_std(tasks)
-    if sizes.min() == 1:
-        return Estimate(value, None, None, total, seed_std)
-    variances = np.array([column.var(ddof=1) for column in columns]) / sizes
-    if np.sqrt(variances.sum()) <= 1e-12 * max(np.abs(column).max() for column in columns):
-        return Estimate(value, value, value, total, seed_std)
-    freedom = variances.sum() ** 2 / (variances**2 / (sizes - 1)).sum()
-    half = float(stdtrit(freedom, (1 + LEVEL) / 2) * np.sqrt(variances.sum()) / len(columns))
-    return Estimate(value, value - half, value + half, total, seed_std)
+def _estimate(values: np.ndarray) -> Estimate:
+    """The mean over questions of [Q] or [Q, S] values, with Student's interval of Q - 1 degrees of freedom."""
+    column = by_question(values)
+    count = len(column)
+    if not count:
+        return Estimate(None, None, None, 0)
+    value, seed_std = float(column.mean()), _seed_std(values)
+    if count == 1:
+        return Estimate(value, None, None, 1, seed_std)
+    deviation = column.std(ddof=1)
+    if deviation / np.sqrt(count) <= 1e-12 * np.abs(column).max():
+        return Estimate(value, value, value, count, seed_std)
+    half = float(half_width(deviation, np.array(count)))
+    return Estimate(value, value - half, value + half, count, seed_std)
 
 
 def half_width(deviation: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -102,9 +93,6 @@ def by_question(values: np.ndarray) -> np.ndarray:
     return values if values.ndim == 1 else values.mean(axis=1)
 
 
-def _seed_std(tasks: Sequence[np.ndarray]) -> float | None:
-    """The deviation between the samples' means over tasks; None unless all tasks have the same number, at least 2."""
-    samples = {values.shape[1] if values.ndim > 1 else 1 for values in map(np.asarray, tasks)}
-    if len(samples) > 1 or samples == {1}:
-        return None
-    return float(np.mean([np.asarray(values).mean(axis=0) for values in tasks], axis=0).std(ddof=1))
+def _seed_std(values: np.ndarray) -> float | None:
+    """The deviation between the samples' means; None for one sample a question."""
+    return float(values.mean(axis=0).std(ddof=1)) if values.ndim > 1 and values.shape[1] > 1 else None

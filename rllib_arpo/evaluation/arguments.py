@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.envs.registry import task_keys
 from rllib_arpo.evaluation.metrics import SUITES, suite_tasks
 from rllib_arpo.evaluation.plan import EvaluationSettings
 from rllib_arpo.options.settings import add_settings
@@ -17,8 +16,6 @@ from rllib_arpo.policy.compilation import fast_dtype
 EVERY_TASK = "*"
 #: Default number of trajectories in flight.
 TRAJECTORIES_IN_FLIGHT = 64
-#: Endings of data files below `--data-root`.
-SUFFIXES = (".jsonl", ".json", ".parquet")
 MODEL_HELP = "a Hugging Face folder or id, or a checkpoint of ARPO"
 
 
@@ -28,9 +25,8 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     add("--tasks", default="", help="names of tasks, separated by commas")
     add("--suite", default="", help=f"suites of the paper, separated by commas: {', '.join(SUITES)}")
     add("--data", action="append", default=[], metavar="TASK=PATH", help="a task's file (its env_config['path'])")
-    add("--data-root", help="folder with TASK.jsonl or TASK/test.jsonl (.json, .parquet) for the tasks without --data")
-    add("--env-config", default="{}", help='env_config keys by task: JSON like {"gsm8k": {"few_shot": 2}}, or a file;'
-        ' the task "*" stands for all tasks')  # fmt: skip
+    add("--env-config", default="{}", help='env_config keys by task: JSON like {"gsm8k": {"limit": 9}}, or a file; the '
+        'task "*" stands for all tasks')  # fmt: skip
     add_settings(parser, EvaluationSettings)
     add("--engine-kwargs", default="{}", help="more engine arguments, for vLLM its EngineArgs: JSON, or a file")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the dtype that is fast on this machine")
@@ -46,7 +42,7 @@ def read_settings(args: argparse.Namespace) -> EvaluationSettings:
 
 
 def read_env_configs(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """task -> the user's `env_config` keys, from `--env-config`, `--data` and `--data-root`."""
+    """task -> the user's `env_config` keys, from `--env-config` and `--data`."""
     own = read_mapping(args.env_config, "--env-config")
     for task, keys in own.items():
         if not isinstance(keys, dict):
@@ -59,37 +55,12 @@ def read_env_configs(args: argparse.Namespace) -> dict[str, dict[str, Any]]:
         configs.setdefault(task, {})["path"] = str(Path(path).expanduser().resolve())
     if (every := configs.pop(EVERY_TASK, None)) is not None:
         configs |= {task: every | configs.get(task, {}) for task in chosen_tasks(args)}
-    if args.data_root is not None:
-        for task in chosen_tasks(args):
-            keys = configs.setdefault(task, {})
-            if "path" in task_keys(task) and not any(keys.get(key) for key in ("path", "hub_id")):
-                keys["path"] = str(_data_file(Path(args.data_root).expanduser().resolve(), task))
     return configs
 
 
 def chosen_tasks(args: argparse.Namespace) -> list[str]:
     """The tasks of `--suite`, then those of `--tasks`."""
     return list(dict.fromkeys([*suite_tasks(names_in(args.suite)), *names_in(args.tasks)]))
-
-
-def _data_file(root: Path, task: str) -> Path:
-    """A file such as simpleqa.jsonl, or simpleqa/test.jsonl like in the authors' repository, in lower or upper case."""
-    if not root.is_dir():
-        raise ValueError(f"--data-root {root}: no such folder.")
-    names = {f"{task}{suffix}" for suffix in SUFFIXES} | {f"{task}/test{suffix}" for suffix in SUFFIXES}
-    files = [path for pattern in ("*", "*/test.*") for path in root.glob(pattern) if path.is_file()]
-    found = sorted(path for path in files if path.relative_to(root).as_posix().lower() in names)
-    if not found:
-        raise ValueError(
-            f"--data-root {root} has no file for the task {task!r}: neither {task}.jsonl (.json, .parquet) nor"
-            f" {task}/test.jsonl; name its file with --data {task}=PATH."
-        )
-    if len(found) > 1:
-        several = ", ".join(str(path.relative_to(root)) for path in found)
-        raise ValueError(
-            f"--data-root {root} has {len(found)} files for the task {task!r} ({several}); choose one with --data."
-        )
-    return found[0]
 
 
 def read_mapping(text: str, option: str) -> dict[str, Any]:

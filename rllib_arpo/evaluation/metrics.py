@@ -1,4 +1,4 @@
-"""Computes the metrics of an arm from its record, and says which metric is a task's score."""
+"""Computes the metrics of an arm from its record, and lists the paper's suites of tasks."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -37,13 +37,6 @@ SUITES: dict[str, tuple[str, ...]] = {
     "knowledge": ("webwalker", "hotpotqa", "2wiki", "musique", "bamboogle"),
     "deepsearch": ("gaia", "hle", "simpleqa", "xbench", "webwalker"),
 }
-#: Task -> the metric that the paper takes as its score. All other tasks have pass@1.
-SCORES: dict[str, str] = dict.fromkeys(("hotpotqa", "2wiki", "musique", "bamboogle"), "f1")
-
-
-def score_of(task: str) -> str:
-    """The metric that is a task's score."""
-    return SCORES.get(task, f"{PASS}1")
 
 
 def suite_tasks(suites: Sequence[str]) -> list[str]:

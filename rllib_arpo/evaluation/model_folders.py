@@ -45,30 +45,6 @@ def resolve_models(names: Sequence[str], folder: Path, dtype: str) -> list[Model
     return [_resolve(name, labels[name], folder, dtype) for name in names]
 
 
-def split_methods(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Reads texts like "MODEL" or "METHOD=MODEL"; returns (models, name of a model -> its method).
-
-    A text that is the name of a folder is a model, even with "=".
-
-    Raises:
-        ValueError: a model has two methods, or its name is another model's method.
-    """
-    models: list[str] = []
-    methods: dict[str, str] = {}
-    for text in texts:
-        method, found, model = text.partition("=")
-        if found and method and model and not Path(text).expanduser().is_dir():
-            name = _canonical(model)
-            if methods.setdefault(name, method) != method:
-                raise ValueError(f"--model {text}: {model} already has the method {methods[name]!r}.")
-            text = model
-        models.append(text)
-    for name in map(_canonical, models):
-        if name in methods.values() and methods.get(name) != name:
-            raise ValueError(f"--model {name}: another model has {name!r} as its method; name the method differently.")
-    return models, methods
-
-
 def short_labels(names: Sequence[str]) -> dict[str, str]:
     """Name -> the shortest end of its path that distinguishes it from the other names."""
     labels = {}

@@ -40,8 +40,6 @@ class EvaluationSettings:
     seed: int = setting(0, SEED, "the samples' seeds are made from this one")
     limit: int | None = setting(None, optional(at_least(1)), "ask only the first questions of each task, this many")
     protocol: str | None = setting(None, ANY, "how the model calls tools; default: the environment's protocol")
-    few_shot: int | None = setting(None, optional(COUNT),
-        "number of worked examples in the prompt, for tasks that have some")  # fmt: skip
     max_tool_calls: int = setting(3, COUNT, "as in ARPOConfig")
     max_response_tokens: int = setting(1024, at_least(1), "as in ARPOConfig")
     max_turn_tokens: int | None = setting(None, optional(at_least(1)), "as in ARPOConfig")
@@ -83,8 +81,8 @@ class EvaluationSettings:
         """
         keys = ("max_context_tokens", "max_response_tokens", "max_turn_tokens", "max_tool_calls", "protocol")
         shared = {key: getattr(self, key) for key in keys}
-        of_task = {"split": TEST, "few_shot": self.few_shot}
-        shared |= {key: value for key, value in of_task.items() if key in task_keys(task)}
+        if "split" in task_keys(task):
+            shared["split"] = TEST
         given = {key: value for key, value in shared.items() if value is not None}
         complete = {**given, **own, **STYLES[style], "task": task}
         if style == DIRECT:

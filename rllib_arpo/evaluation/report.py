@@ -1,4 +1,4 @@
-"""Prints and writes the tables of an evaluation: the arms of each task side by side, and methods by tasks."""
+"""Prints and writes the tables of an evaluation: the arms of each task side by side."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.markup import escape
@@ -16,13 +15,10 @@ from rllib_arpo.core.intervals import (
     LEVEL,
     METHOD,
     Estimate,
-    average_over_tasks,
-    by_question,
     estimate_all,
     paired_differences,
 )
-from rllib_arpo.evaluation.metrics import PASS, Metrics, score_of
-from rllib_arpo.evaluation.model_folders import short_labels
+from rllib_arpo.evaluation.metrics import PASS, Metrics
 from rllib_arpo.evaluation.plan import TOOLS, Arm, EvaluationSettings
 from rllib_arpo.files import write_json
 from rllib_arpo.redaction import without_secrets
@@ -95,66 +91,12 @@ def task_reports(arms: Sequence[Arm], metrics: Mapping[str, Metrics], settings: 
     return reports
 
 
-@dataclass(frozen=True, slots=True)
-class MethodRow:
-    """A row in the table of methods by tasks. A method is a model, or several models that are its seeds.
-
-    Attributes:
-        label: method and style.
-        models: the names of its models.
-        scores: task -> mean over models, samples and questions. `seed_std` is between models, for one model between
-            samples.
-        average: the mean of the tasks' scores.
-        difference: `average` minus the first row's, question by question; None for the first row.
-    """
-
-    label: str
-    models: Sequence[str]
-    scores: Mapping[str, Estimate]
-    average: Estimate
-    difference: Estimate | None
-
-
-def method_rows(arms: Sequence[Arm], metrics: Mapping[str, Metrics], methods: Mapping[str, str]) -> list[MethodRow]:
-    """The rows of the table. The first model with tools comes first.
-
-    Args:
-        metrics: name of an arm -> its metrics.
-        methods: name of a model -> its method; every other model has its own row.
-    """
-    by_row: dict[tuple[str, str], list[Arm]] = {}
-    for arm in sorted(arms, key=lambda arm: arm.style != TOOLS or arm.model != arms[0].model):
-        by_row.setdefault((methods.get(arm.model.name, arm.model.name), arm.style), []).append(arm)
-    labels = short_labels(list(dict.fromkeys(name for name, _ in by_row)))
-    rows: list[MethodRow] = []
-    first: list[np.ndarray] = []
-    for (name, style), own in by_row.items():
-        values: dict[str, np.ndarray] = {}
-        for task in dict.fromkeys(arm.task for arm in own):
-            found = [metrics[arm.name][score_of(task)] for arm in own if arm.task == task]
-            values[task] = found[0] if len(found) == 1 else np.stack([by_question(v) for v in found], axis=1)
-        first = first or list(values.values())
-        differences = [by_question(b) - by_question(a) for a, b in zip(first, values.values(), strict=True)]
-        rows.append(
-            MethodRow(
-                label=f"{labels[name]} {style}",
-                models=tuple(dict.fromkeys(arm.model.name for arm in own)),
-                scores=estimate_all(values),
-                average=average_over_tasks(list(values.values())),
-                difference=average_over_tasks(differences) if rows else None,
-            )
-        )
-    return rows
-
-
-def print_report(reports: Sequence[TaskReport], methods: Sequence[MethodRow] = ()) -> None:
-    """Prints the tables of tasks, the table of methods if there are any, and a legend."""
+def print_report(reports: Sequence[TaskReport]) -> None:
+    """Prints the tables of tasks, and a legend."""
     console = plain_console()
     for report in reports:
         console.print(_task_table(report))
-    if methods:
-        console.print(_method_table(methods))
-    for line in _legend(reports, methods):
+    for line in _legend(reports):
         print(line)
 
 
@@ -174,24 +116,24 @@ def plain_table(headers: Sequence[str], rows: Iterable[Sequence[str]], title: st
     return table
 
 
-def cell(estimate: Estimate | None, form: str, separator: str = " ") -> str:
+def cell(estimate: Estimate | None, form: str) -> str:
     """Value and interval; "-" if there is no value."""
     if estimate is None or estimate.value is None:
         return "-"
     value, low, high = f"{estimate.value:{form}}", estimate.low, estimate.high
     if low is None or high is None:
         return value
-    return f"{value} {ALL_EQUAL}" if low == high else f"{value}{separator}\\[{low:{form}}, {high:{form}}]"
+    return f"{value} {ALL_EQUAL}" if low == high else f"{value} \\[{low:{form}}, {high:{form}}]"
 
 
-def _mean(estimate: Estimate | None, form: str, separator: str = " ") -> str:
+def _mean(estimate: Estimate | None, form: str) -> str:
     """Value, interval, and the standard deviation between seeds."""
     spread = estimate.seed_std if estimate else None
-    return cell(estimate, form, separator) + (f"{separator}sd {spread:{form}}" if spread else "")
+    return cell(estimate, form) + (f" sd {spread:{form}}" if spread else "")
 
 
-def _difference(estimate: Estimate | None, form: str, separator: str = " ") -> str:
-    return cell(estimate, f"+{form}", separator) + (f" {SIGNIFICANT}" if _is_significant(estimate) else "")
+def _difference(estimate: Estimate | None, form: str) -> str:
+    return cell(estimate, f"+{form}") + (f" {SIGNIFICANT}" if _is_significant(estimate) else "")
 
 
 def _is_significant(difference: Estimate | None) -> bool:
@@ -214,24 +156,12 @@ def _task_table(report: TaskReport) -> Table:
     return plain_table(headers, rows, title)
 
 
-def _method_table(methods: Sequence[MethodRow]) -> Table:
-    first, *others = methods
-    rows = []
-    for row in methods:
-        means = [_mean(estimate, ".3f", "\n") for estimate in (*row.scores.values(), row.average)]
-        count = f"\n({len(row.models)} models)" if len(row.models) > 1 else ""
-        rows.append([f"{row.label}{count}", *means, *[_difference(row.difference, ".3f", "\n")] * bool(others)])
-    headers = ["", *(f"{task}\n{metric_label(score_of(task))[0]}" for task in first.scores), "average"]
-    title = f"{len(methods)} method{'s' * bool(others)}, {len(first.scores)} tasks"
-    return plain_table([*headers, *[f"average minus\n{first.label}"] * bool(others)], rows, title)
-
-
 def metric_label(metric: str) -> tuple[str, str]:
     """(the metric's name in tables, the format of its values)."""
     return (f"pass@{metric.removeprefix(PASS)}", ".3f") if metric.startswith(PASS) else LABELS[metric]
 
 
-def _legend(reports: Sequence[TaskReport], methods: Sequence[MethodRow]) -> list[str]:
+def _legend(reports: Sequence[TaskReport]) -> list[str]:
     """The lines of the legend, for the numbers that occur."""
     columns = [column for report in reports for column in report.columns.values()]
     estimates = [estimate for column in columns for estimate in column.values()]
@@ -244,10 +174,6 @@ def _legend(reports: Sequence[TaskReport], methods: Sequence[MethodRow]) -> list
         lines.append("sd: standard deviation between seeds (the first sample of every question, the second, ...).")
     if any(report.differences for report in reports):
         lines.append(f"{SIGNIFICANT}: the interval of the paired difference does not contain 0.")
-    if methods:
-        lines.append("average: the unweighted mean of the tasks' scores.")
-    if any(len(row.models) > 1 for row in methods):
-        lines.append("(n models): the mean of n models; sd is their standard deviation, which no interval covers.")
     if any((masked := column.get("masked")) and masked.value for column in columns):
         lines.append(
             "Warning: some trajectories did not finish (deadline, broken tool, engine) and count as wrong. The same"
@@ -260,7 +186,6 @@ def write_summary(
     path: Path,
     arms: Sequence[Arm],
     reports: Sequence[TaskReport],
-    methods: Sequence[MethodRow],
     settings: EvaluationSettings,
     arguments: Sequence[str],
     seconds: float,
@@ -281,7 +206,6 @@ def write_summary(
             for report in reports
             for label, estimates in report.differences.items()
         ],
-        "methods": [dataclasses.asdict(row) for row in methods],
     }
     write_json(path, summary)
 

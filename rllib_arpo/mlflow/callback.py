@@ -2,9 +2,9 @@
 
 import atexit
 import logging
-import threading
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,13 @@ logger = logging.getLogger(__name__)
 CLOSE_S, MAX_DELAY_S = 600.0, 15.0
 #: Seconds that an interrupted run waits for any store.
 INTERRUPT_S = 3.0
-#: Seconds before the only retry of a failed call: a connection that the server closed while it was idle fails once.
-SECOND_TRY_S = 0.5
 
 #: The trial's folder, and the folder in which Tune keeps its results during the run.
 Folders = tuple[Path, Path]
 
 
 class ARPOMLflowCallback(LoggerCallback):
-    """Logs each trial as an MLflow run: params, metrics, tags, plots and trees.
+    """Logs each trial as an MLflow run: params, metrics, tags, and questions as traces.
 
     After every result a thread makes the run agree with the trial's folder (`run_log`), so training never waits for the
     store. If the store fails, the thread tries again after the next result and at the end. Nothing is lost even then,
@@ -60,7 +58,6 @@ class ARPOMLflowCallback(LoggerCallback):
         tracking_uri: an MLflow tracking URI.
         experiment_name: default: MLFLOW_EXPERIMENT_NAME, MLFLOW_EXPERIMENT_ID (for the user's own store), "ARPO".
         tags: every run gets these tags.
-        report: draw plots and trees at the end of the run; log them as the artifacts "plots" and "trees".
         traces: how many questions to log as traces from each file of the trial's record (docs/watch.md), which has an
             iteration's recorded questions or an evaluation; always the same questions of an evaluation. 0: none.
 
@@ -74,7 +71,6 @@ class ARPOMLflowCallback(LoggerCallback):
         *,
         experiment_name: str | None = None,
         tags: dict[str, str] | None = None,
-        report: bool = True,
         traces: int = 8,
     ):
         if traces < 0:
@@ -82,20 +78,22 @@ class ARPOMLflowCallback(LoggerCallback):
         self.tracking_uri = tracking_uri
         self.experiment_name = experiment_name
         self.tags = tags or {}
-        self.report = report
         self.traces = traces
-        self._thread: LogThread | None = None
+        self._pool: ThreadPoolExecutor | None = None
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
         """Opens a local store; the thread connects to a server later."""
         uri = store_uri(self.tracking_uri)
-        if is_local(uri):
-            self._open()
+        self._uri = without_secrets(uri)
+        self._store = self._open() if is_local(uri) else None
         self._all_tags = run_tags() | self.tags
         self._commit = commit()
         self._started: dict[str, Folders] = {}
         self._changed: set[str] = set()
-        self._thread = LogThread(self._open, uri)
+        self._logs: dict[str, RunLog] = {}
+        self._failing = self._has_warned = False
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="mlflow")
+        self._pending: Future[set[str]] | None = None
         atexit.register(self.close)
 
     def log_trial_start(self, trial: Trial) -> None:
@@ -116,115 +114,55 @@ class ARPOMLflowCallback(LoggerCallback):
         self._changed.add(trial.trial_id)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Wakes the thread, now that Tune has written the results that the callback has seen."""
-        if self._thread is not None and self._changed:
-            self._thread.log([self._started[name] for name in self._changed])
-            self._changed.clear()
+        """Logs new results, now that Tune has written them. While the thread is busy, they wait for the next step."""
+        if self._pool is None or not (self._pending is None or self._pending.done()):
+            return
+        failed = self._pending.result() if self._pending else set()
+        if self._changed:
+            self._pending = self._pool.submit(self._log, self._changed | failed)
+            self._changed = set()
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         self.close()
 
     def interrupt(self) -> None:
         """Marks the runs of unfinished trials as KILLED, and waits at most `INTERRUPT_S` for the store."""
-        if self._thread is not None:
+        if self._pool is not None:
             for folder, _ in self._started.values():
                 if (facts := read_facts(folder)).status == RUNNING:
                     write_facts(folder, replace(facts, status=KILLED))
             self.close(INTERRUPT_S)
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Logs what is still missing, and stops after this time."""
-        if self._thread is not None:
-            self._thread.close(self._started.values(), timeout_s)
-            self._thread = None
-            atexit.unregister(self.close)
-
-    def _open(self) -> Store:
-        return open_store(self.tracking_uri, self.experiment_name)
-
-    def _facts(self, trial: Trial, folder_id: str) -> RunFacts:
-        note = description(trial.trainable_name, trial.config, command_line(), self._commit, trial.path)
-        tags = ({NOTE_TAG: note} if note else {}) | self._all_tags | {"trial_name": str(trial)}
-        return RunFacts(
-            id=folder_id,
-            name=str(trial),
-            tags=tags,
-            experiment=self.experiment_name,
-            report=self.report,
-            traces=self.traces,
-        )
-
-
-class LogThread:
-    """Makes MLflow runs agree with their folders, in its own thread.
-
-    Args:
-        open_store: the thread calls it until it succeeds.
-        uri: the store's name in the warning, which appears once.
-    """
-
-    def __init__(self, open_store: Callable[[], Store], uri: str):
-        self._open_store = open_store
-        self._uri = without_secrets(uri)
-        self._store: Store | None = None
-        self._logs: dict[Folders, RunLog] = {}
-        self._due: set[Folders] = set()
-        self._changed = threading.Condition()
-        self._ending = threading.Event()
-        self._failing = self._has_warned = False
-        # A daemon, so a hanging request does not keep the process alive.
-        self._thread = threading.Thread(target=self._work, name="mlflow", daemon=True)
-        self._thread.start()
-
-    def log(self, runs: Collection[Folders]) -> None:
-        """Logs these runs as soon as the thread is free."""
-        with self._changed:
-            self._due |= set(runs)
-            self._changed.notify_all()
-
-    def close(self, runs: Collection[Folders], timeout_s: float) -> None:
-        """Logs these runs a last time, within `timeout_s`, or `MAX_DELAY_S` if the store is failing."""
-        with self._changed:
-            self._due |= set(runs)
-            self._ending.set()
-            self._changed.notify_all()
+        """Logs what is still missing, and stops after this time, or after `MAX_DELAY_S` if the store is failing."""
+        if self._pool is None:
+            return
+        last = self._pool.submit(self._log, set(self._started))
         timeout_s = min(MAX_DELAY_S, timeout_s) if self._failing else timeout_s
-        self._thread.join(timeout_s)
-        if self._thread.is_alive() and runs:
-            self._warn(next(iter(runs))[0], TimeoutError(f"not finished in {timeout_s:.0f} s"))
+        if not wait([last], timeout_s).done and self._started:
+            folder, _ = next(iter(self._started.values()))
+            self._warn(folder, TimeoutError(f"not finished in {timeout_s:.0f} s"))
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool = None
+        atexit.unregister(self.close)
 
-    def _work(self) -> None:
-        failed: set[Folders] = set()
-        is_last = False
-        while not is_last:
-            with self._changed:
-                self._changed.wait_for(lambda: self._due or self._ending.is_set())
-                is_last = self._ending.is_set()
-                due, self._due = self._due | failed, set()
-            failed = {run for run in sorted(due) if not self._log(run)}
-
-    def _log(self, run: Folders) -> bool:
-        """Logs a run; returns whether the store now has all of it."""
-        error = self._try(run)
-        if error is not None and not self._failing and not self._ending.wait(SECOND_TRY_S):
-            error = self._try(run)
-        self._failing = error is not None
-        if error is not None:
-            self._warn(run[0], error)
-        return error is None
-
-    def _try(self, run: Folders) -> Exception | None:
-        # The stores behind MLflow raise errors of requests, urllib3, SQLAlchemy, boto3 and the file system. All of
-        # them mean "not logged yet".
-        try:
-            if self._store is None:
-                self._store = self._open_store()
-            if run not in self._logs:
-                self._logs[run] = RunLog(run[0], self._store, run[1])
-            self._logs[run].log()
-        except Exception as error:
-            return error
-        return None
+    def _log(self, names: Collection[str]) -> set[str]:
+        """Logs these trials, in the thread; returns those that the store does not have whole."""
+        failed = set()
+        for name in sorted(names):
+            folder, results = self._started[name]
+            # The stores behind MLflow raise errors of requests, urllib3, SQLAlchemy, boto3 and the file system. All of
+            # them mean "not logged yet".
+            try:
+                self._store = self._store or self._open()
+                if name not in self._logs:
+                    self._logs[name] = RunLog(folder, self._store, results)
+                self._logs[name].log()
+            except Exception as error:
+                failed.add(name)
+                self._warn(folder, error)
+        self._failing = bool(failed)
+        return failed
 
     def _warn(self, folder: Path, error: Exception) -> None:
         if not self._has_warned:
@@ -237,6 +175,14 @@ class LogThread:
                 folder,
                 self._uri,
             )
+
+    def _open(self) -> Store:
+        return open_store(self.tracking_uri, self.experiment_name)
+
+    def _facts(self, trial: Trial, folder_id: str) -> RunFacts:
+        note = description(trial.trainable_name, trial.config, command_line(), self._commit, trial.path)
+        tags = ({NOTE_TAG: note} if note else {}) | self._all_tags | {"trial_name": str(trial)}
+        return RunFacts(folder_id, str(trial), tags, experiment=self.experiment_name, traces=self.traces)
 
 
 def _folders(trial: Trial) -> Folders:

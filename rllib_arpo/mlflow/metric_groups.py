@@ -4,7 +4,6 @@ MLflow's charts view puts names that agree up to their last "/" into one section
 So a group is a section, the metrics that people watch come first, and the other "/" of a path become spaces.
 """
 
-import hashlib
 import numbers
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -32,33 +31,16 @@ def mlflow_key(name: str) -> str:
     """Turns `name` into a key that every MLflow server accepts.
 
     "/" separates levels. Word characters, "-", "." and spaces stay; any other character becomes "_", also ":", which
-    servers on Windows refuse. Levels that are empty, "." or ".." become "_". A name of more than 250 characters keeps
-    its beginning and gets a hash of the whole.
+    servers on Windows refuse. Levels that are empty, "." or ".." become "_". A longer name keeps its last 250
+    characters.
     """
     levels = [re.sub(r"[^\w.\- ]", "_", level) for level in name.split("/")]
-    key = "/".join("_" if level in ("", ".", "..") else level for level in levels)
-    if len(key) <= MAX_KEY_LENGTH:
-        return key
-    return _marked(key, name)
-
-
-def _marked(key: str, name: str) -> str:
-    """The key with a hash of the whole name."""
-    return f"{key[: MAX_KEY_LENGTH - 9]}_{hashlib.sha1(name.encode()).hexdigest()[:8]}"
-
-
-def _with_keys(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """Keyed by `mlflow_key`. If two names have the same key, the later one gets a hash of its name."""
-    keyed: dict[str, Any] = {}
-    for name, value in items:
-        key = mlflow_key(name)
-        keyed[key if key not in keyed else _marked(key, name)] = value
-    return keyed
+    return "/".join("_" if level in ("", ".", "..") else level for level in levels)[-MAX_KEY_LENGTH:]
 
 
 def flat_params(config: Mapping[str, Any]) -> dict[str, str]:
     """A config's leaves without secrets, keyed by path ("env_config/seed"), cut to 6,000 characters each."""
-    return _with_keys((path, str(value)[:MAX_PARAM_LENGTH]) for path, value in _leaves(without_secrets(config)))
+    return {mlflow_key(path): str(value)[:MAX_PARAM_LENGTH] for path, value in _leaves(without_secrets(config))}
 
 
 def flat_metrics(result: Mapping[str, Any], name_of: Callable[[str], str | None] = str) -> dict[str, float]:
@@ -71,7 +53,7 @@ def flat_metrics(result: Mapping[str, Any], name_of: Callable[[str], str | None]
     """
     measured = {key: value for key, value in result.items() if key not in NOT_METRICS}
     numeric = ((name_of(path), _as_float(value)) for path, value in _leaves(measured))
-    return _with_keys((name, value) for name, value in numeric if name is not None and value is not None)
+    return {mlflow_key(name): value for name, value in numeric if name is not None and value is not None}
 
 
 def _leaves(tree: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -7,27 +7,19 @@ process.
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from mlflow.entities import AssessmentSource, Feedback, Span, TraceInfo, TraceLocation, TraceState
+from mlflow.entities import AssessmentSource, Feedback, Span, SpanType, TraceInfo, TraceLocation, TraceState
 from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey, TraceTagKey
 
-from rllib_arpo.core.figures import stop_reasons, tool_calls, tool_names
-from rllib_arpo.core.tree import OUTAGE_STOP_REASONS, StopReason, ToolStatus, Trajectory, Turn
+from rllib_arpo.core.figures import stop_reasons
+from rllib_arpo.core.metric import mean
+from rllib_arpo.core.tree import OUTAGE_STOP_REASONS, ToolStatus, Trajectory, Turn
 from rllib_arpo.record.question import PlacedTurn, RecordedQuestion
 from rllib_arpo.show import words
-from rllib_arpo.tracking.transcripts import last_lines
-
-#: Metadata of a trace: the name of the record's file, and when that file was written (ns).
-FILE, WRITTEN = "record_file", "record_written"
-#: MLflow's types of spans.
-QUESTION, TRAJECTORY, TURN, TOOL = "CHAIN", "AGENT", "LLM", "TOOL"
-#: Attributes of a trajectory in its span, besides reward and advantage.
-_OF_TRAJECTORY = ("accuracy", "format_valid", "stop_reason", "counts", "topped_up")
-#: Digits of an entropy in nats.
-_DIGITS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,125 +30,82 @@ class QuestionTrace:
 
     Attributes:
         run_id: the MLflow run.
-        file: the name of the record's file.
-        written: when the file was written, ns since the epoch. We take this as the end of the question, since the
-            record has only times within a question.
+        path: the file of the record. We take its time as the end of the question, since the record has only times
+            within a question.
     """
 
     question: RecordedQuestion
     run_id: str
-    file: str
-    written: int
-
-    @property
-    def id(self) -> str:
-        return f"tr-{self._number:032x}"
+    path: Path
 
     def info(self, experiment: str) -> TraceInfo:
-        question_id = self.question.tree.question_id
+        tree, prompt = self.question.tree, self.question.prompt_text or ""
         return TraceInfo(
-            trace_id=self.id,
+            trace_id=self._id,
             trace_location=TraceLocation.from_experiment_id(experiment),
             request_time=self._begin_ns // 1_000_000,
-            state=TraceState.ERROR if self._outages() else TraceState.OK,
-            # MLflow's list shows these previews beside the rewards.
-            request_preview=f"{question_id}: {last_lines(self.question.prompt_text or '')}",
+            state=TraceState.ERROR if OUTAGE_STOP_REASONS.intersection(stop_reasons(tree)) else TraceState.OK,
+            # MLflow's list shows these previews beside the rewards. The end of the prompt has the question.
+            request_preview="\n".join([f"{tree.question_id}:", *prompt.strip().splitlines()[-3:]]),
             response_preview=json.dumps(self._endings()),
             execution_duration=round(self._end_s * 1000),
-            trace_metadata={TraceMetadataKey.SOURCE_RUN: self.run_id, FILE: self.file, WRITTEN: str(self.written)},
-            tags={TraceTagKey.TRACE_NAME: question_id, **trace_tags(self.question)},
+            trace_metadata={TraceMetadataKey.SOURCE_RUN: self.run_id},
+            tags={TraceTagKey.TRACE_NAME: tree.question_id, **trace_tags(self.question)},
             assessments=[self._feedback(name, value) for name, value in trace_scores(self.question).items()],
         )
 
     def spans(self) -> Iterator[Span]:
         """All spans, each after its parent. A fork's parent is the trajectory from which it was forked."""
-        facts = self.question.facts
+        facts, tree = self.question.facts, self.question.tree
         yield self._span(
-            "",
-            parent=None,
-            name=self.question.tree.question_id,
-            kind=QUESTION,
-            times=(0.0, self._end_s),
-            inputs=self.question.prompt_text,
-            outputs=self._endings(),
-            error=", ".join(self._outages()),
-            purpose=facts.purpose,
-            iteration=facts.iteration,
-            number=facts.number,
-            trained=self.question.advantages is not None,
-        )
-        for trajectory in self.question.tree.trajectories:
+            "", None, tree.question_id, SpanType.CHAIN, (0.0, self._end_s), self.question.prompt_text, self._endings(),
+            purpose=facts.purpose, iteration=facts.iteration, trained=self.question.advantages is not None,
+        )  # fmt: skip
+        for trajectory in tree.trajectories:
             yield from self._trajectory(trajectory)
 
     def _trajectory(self, trajectory: Trajectory) -> Iterator[Span]:
         """The span of a trajectory, and the spans of its own turns."""
-        question, turns, decision, begin_s = self.question, self.question.turns_of(trajectory), {}, 0.0
-        if trajectory.parent is not None:
-            # The parent's turn after the node has the decision.
-            parent = question.tree.by_id()[trajectory.parent]
-            after = [turn for turn in question.turns_of(parent) if turn.depth == trajectory.num_inherited_turns]
-            if after:
-                decision, begin_s = _decision(after[0]), _times(after[0].turn)[0]
-        times = [_times(turn) for turn in trajectory.turns] or [(begin_s, begin_s, begin_s)]
+        turns = self.question.turns_of(trajectory)
+        times = [_times(placed.turn) for placed in turns] or [(0.0, 0.0, 0.0)]
+        reason = trajectory.stop_reason
         yield self._span(
-            trajectory.agent_id,
-            parent=trajectory.parent or "",
-            name=f"{trajectory.agent_id}, {words.origin(trajectory)}",
-            kind=TRAJECTORY,
-            times=(times[0][0], max(end_s for _, _, end_s in times)),
-            outputs=turns[-1].text.text if turns else None,
-            error=trajectory.stop_reason if trajectory.stop_reason in OUTAGE_STOP_REASONS else "",
-            **decision,
-            reward=question.tree.return_of(trajectory.agent_id),
-            **{name: getattr(trajectory, name) for name in _OF_TRAJECTORY},
-            advantage=question.advantage(trajectory),
-        )
-        for turn in turns:
-            yield from self._turn(turn)
+            trajectory.agent_id, trajectory.parent or "", f"{trajectory.agent_id}, {words.origin(trajectory)}",
+            SpanType.AGENT, (times[0][0], max(end_s for _, _, end_s in times)),
+            None, turns[-1].text.text if turns else None, reason if reason in OUTAGE_STOP_REASONS else "",
+            accuracy=trajectory.accuracy, counts=trajectory.counts, stop_reason=reason,
+            reward=self.question.tree.return_of(trajectory.agent_id), advantage=self.question.advantage(trajectory),
+        )  # fmt: skip
+        for placed in turns:
+            yield from self._turn(placed)
 
     def _turn(self, placed: PlacedTurn) -> Iterator[Span]:
-        """The span of a turn, and the span of its tool call."""
-        turn, text, call = placed.turn, placed.text, placed.turn.tool_call
+        """The span of a turn, with the fork decision before it, and the span of its tool call."""
+        turn, text, call, made = placed.turn, placed.text, placed.turn.tool_call, placed.turn.decision
         key = f"{placed.trajectory.agent_id}/{placed.own}"
         begin_s, generated_s, end_s = _times(turn)
         yield self._span(
-            key,
-            parent=placed.trajectory.agent_id,
-            name=f"turn {placed.depth + 1}",
-            kind=TURN,
-            times=(begin_s, end_s),
-            outputs=turn.token_ids.tolist() if text.text is None else text.text,
-            tokens=len(turn.token_ids),
-            entropies=[round(entropy, _DIGITS) for entropy in turn.entropies.tolist()],
-            weight_versions=sorted(set(turn.weight_versions.tolist())),
-            after_tool=placed.after_tool,
-            **_decision(placed),
+            key, placed.trajectory.agent_id, f"turn {placed.depth + 1}", SpanType.LLM, (begin_s, end_s),
+            None, turn.token_ids.tolist() if text.text is None else text.text,
+            tokens=len(turn.token_ids), after_tool=placed.after_tool, dH=made and made.delta,
+            P=made and made.probability, decision=made and words.decision(placed),
             advantages=words.advantages(placed) or None,
-        )
+        )  # fmt: skip
         if call is not None:
             yield self._span(
-                f"{key}/tool",
-                parent=key,
-                name=call.name or "a tool",
-                kind=TOOL,
-                times=(generated_s, end_s),
-                inputs=call.argument,
-                outputs=text.tool_output,
-                error=call.status if call.status != ToolStatus.OK else "",
-                seconds=call.latency_s,
-                tokens=len(turn.observation),
-                new_context=words.new_context(placed) or None,
-            )
+                f"{key}/tool", key, call.name or "a tool", SpanType.TOOL, (generated_s, end_s),
+                call.argument, text.tool_output, call.status if call.status != ToolStatus.OK else "",
+                seconds=call.latency_s, new_context=words.new_context(placed) or None,
+            )  # fmt: skip
 
     def _span(
         self,
         key: str,
-        *,
         parent: str | None,
         name: str,
         kind: str,
         times: tuple[float, float],
-        inputs: Any = None,
+        inputs: Any,
         outputs: Any,
         error: str = "",
         **attributes: Any,
@@ -170,45 +119,39 @@ class QuestionTrace:
             inputs, outputs, attributes: values for JSON; None values are left out.
             error: why it failed; empty if it did not.
         """
-        of_mlflow = {
-            SpanAttributeKey.REQUEST_ID: self.id,
+        begin_ns, end_ns = (self._begin_ns + round(second * 1e9) for second in times)
+        values = {
+            SpanAttributeKey.REQUEST_ID: self._id,
             SpanAttributeKey.SPAN_TYPE: kind,
             SpanAttributeKey.INPUTS: inputs,
             SpanAttributeKey.OUTPUTS: outputs,
+            **attributes,
         }
-        begin_ns, end_ns = (self._begin_ns + round(second * 1e9) for second in times)
         return Span.from_dict(
             {
-                "trace_id": _base64(self._number, 16),
-                "span_id": self._span_id(key),
-                "parent_span_id": None if parent is None else self._span_id(parent),
+                "trace_id": _base64(bytes.fromhex(self._id.removeprefix("tr-"))),
+                "span_id": _base64(_digest(8, self._id, key)),
+                "parent_span_id": None if parent is None else _base64(_digest(8, self._id, parent)),
                 "name": name,
                 "start_time_unix_nano": begin_ns,
                 "end_time_unix_nano": end_ns,
                 "status": {"code": "STATUS_CODE_ERROR" if error else "STATUS_CODE_OK", "message": error},
-                "attributes": {key: json.dumps(value) for key, value in _known({**of_mlflow, **attributes}).items()},
+                "attributes": {name: json.dumps(value) for name, value in values.items() if value is not None},
             }
         )
 
     def _endings(self) -> dict[str, str]:
         return {t.agent_id: words.ending(self.question, t) for t in self.question.tree.trajectories}
 
-    def _outages(self) -> list[StopReason]:
-        return [reason for reason in stop_reasons(self.question.tree) if reason in OUTAGE_STOP_REASONS]
-
     def _feedback(self, name: str, value: float) -> Feedback:
         """A number that MLflow's search can compare: `feedback.reward > 0.5`."""
-        source = AssessmentSource(source_type="CODE", source_id="rllib_arpo")
-        feedback = Feedback(name=name, value=value, source=source, trace_id=self.id)
-        feedback.assessment_id = f"a-{_digest(16, self.id, name):032x}"
+        feedback = Feedback(name, value, source=AssessmentSource("CODE", "rllib_arpo"), trace_id=self._id)
+        feedback.assessment_id = f"a-{_digest(16, self._id, name).hex()}"
         return feedback
 
-    def _span_id(self, key: str) -> str:
-        return _base64(_digest(8, self.id, key), 8)
-
     @property
-    def _number(self) -> int:
-        return _digest(16, self.run_id, self.file, str(self.question.facts.number))
+    def _id(self) -> str:
+        return f"tr-{_digest(16, self.run_id, self.path.name, str(self.question.facts.number)).hex()}"
 
     @property
     def _end_s(self) -> float:
@@ -216,42 +159,25 @@ class QuestionTrace:
 
     @property
     def _begin_ns(self) -> int:
-        return self.written - round(self._end_s * 1e9)
+        return self.path.stat().st_mtime_ns - round(self._end_s * 1e9)
 
 
 def trace_tags(question: RecordedQuestion) -> dict[str, str]:
-    """Tags for searching traces, without empty ones; `trace_scores` has the rewards."""
-    tree, facts = question.tree, question.facts
-    failed = {call.name for call in tool_calls(tree) if call.name and call.status != ToolStatus.OK}
-    tags = {
-        "purpose": facts.purpose,
-        "iteration": str(facts.iteration),
-        "question_id": tree.question_id,
-        "forks": str(len(tree.forks())),
+    """Tags for searching traces; `trace_scores` has the rewards."""
+    tree = question.tree
+    return {
+        "purpose": question.facts.purpose,
+        "iteration": str(question.facts.iteration),
         "stop_reasons": ",".join(stop_reasons(tree)),
-        "tools": ",".join(tool_names(tree)),
-        "failed_tools": ",".join(sorted(failed)),
     }
-    return {name: value for name, value in tags.items() if value}
 
 
 def trace_scores(question: RecordedQuestion) -> dict[str, float]:
-    """Mean reward, best reward and mean accuracy of the trajectories that count; empty if none does."""
+    """Mean reward and accuracy of the trajectories that count; empty if none does."""
     counting = [trajectory for trajectory in question.tree.trajectories if trajectory.counts]
-    if not counting:
-        return {}
-    rewards = [question.tree.return_of(trajectory.agent_id) for trajectory in counting]
-    return {
-        "reward": sum(rewards) / len(rewards),
-        "best_reward": max(rewards),
-        "accuracy": sum(trajectory.accuracy for trajectory in counting) / len(counting),
-    }
-
-
-def _decision(placed: PlacedTurn) -> dict[str, Any]:
-    """The fork decision at the node before a turn; empty if the node was not examined."""
-    made = placed.turn.decision
-    return {} if made is None else {"dH": made.delta, "P": made.probability, "decision": words.decision(placed)}
+    rewards = mean(question.tree.return_of(trajectory.agent_id) for trajectory in counting)
+    accuracy = mean(trajectory.accuracy for trajectory in counting)
+    return {} if rewards is None or accuracy is None else {"reward": rewards, "accuracy": accuracy}
 
 
 def _times(turn: Turn) -> tuple[float, float, float]:
@@ -265,13 +191,9 @@ def _times(turn: Turn) -> tuple[float, float, float]:
     return times.started, times.generated, times.generated if times.answered is None else times.answered
 
 
-def _known(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in attributes.items() if value is not None}
+def _digest(size: int, *names: str) -> bytes:
+    return hashlib.blake2b("\n".join(names).encode(), digest_size=size).digest()
 
 
-def _digest(size: int, *names: str) -> int:
-    return int.from_bytes(hashlib.blake2b("\n".join(names).encode(), digest_size=size).digest(), "big")
-
-
-def _base64(number: int, size: int) -> str:
-    return base64.b64encode(number.to_bytes(size, "big")).decode()
+def _base64(digest: bytes) -> str:
+    return base64.b64encode(digest).decode()

@@ -34,7 +34,7 @@ class RunFacts:
         tags: tags for a new run, with its description.
         status: the trial's status.
         experiment: the name of MLflow's experiment; None: the store's default.
-        report, traces: as in `ARPOMLflowCallback`.
+        traces: as in `ARPOMLflowCallback`.
     """
 
     id: str
@@ -42,7 +42,6 @@ class RunFacts:
     tags: Mapping[str, str] = field(default_factory=dict)
     status: str = RUNNING
     experiment: str | None = None
-    report: bool = True
     traces: int = 8
 
 

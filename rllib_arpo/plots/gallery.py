@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from rllib_arpo.plots.iterations import draw_accuracy_by_calls, draw_progress
+from rllib_arpo.plots.iterations import draw_progress
 from rllib_arpo.plots.run_data import MissingDataError, RunData
 from rllib_arpo.plots.style import png
-from rllib_arpo.plots.trees import draw_entropy, draw_forks, draw_rises
+from rllib_arpo.plots.trees import draw_entropy, draw_forks
 
 #: Matplotlib is not safe in several threads.
 _DRAWING = threading.Lock()
@@ -42,17 +42,10 @@ PLOTS = (
          "All trajectories of the recorded training questions. Right: the share of nodes that were forked, among the "
          "nodes decided while budget remained.",
          draw_forks),
-    Plot("accuracy_by_tool_calls", "Accuracy against tool calls",
-         "Tool calls that training has executed so far; a call that forks share counts once.",
-         draw_accuracy_by_calls),
     Plot("entropy", "Entropy by token, before and after tool responses",
          "Trajectories from the prompt; each question counts once, with 95 % intervals over questions. Grey: the "
          "tokens that dH compares.",
          draw_entropy),
-    Plot("entropy_rise", "dH by turn and tool",
-         "The rise of the entropy after tool responses, at the nodes of trajectories from the prompt; each question "
-         "counts once, with 95 % intervals over questions.",
-         draw_rises),
 )  # fmt: skip
 
 

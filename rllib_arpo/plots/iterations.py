@@ -1,4 +1,4 @@
-"""The plots of Tune's results: accuracy, reward and tool calls by iteration, and accuracy by tool calls."""
+"""The plot of Tune's results: accuracy, reward and tool calls by iteration."""
 
 from collections.abc import Sequence
 
@@ -44,24 +44,6 @@ def draw_progress(run: RunData) -> Figure:
         count_axis(panel, "iteration")
     axes[0].set_ylim(-0.02, 1.02)
     legend(axes[0])
-    return figure
-
-
-def draw_accuracy_by_calls(run: RunData) -> Figure:
-    """Draws the accuracy against the tool calls that training has executed.
-
-    Raises:
-        MissingDataError: training has executed no call.
-    """
-    calls = {0: 0.0, **dict(zip(*run.series(ENV_RUNNER_RESULTS, "tool_calls_executed_lifetime"), strict=True))}
-    if not any(calls.values()):
-        raise MissingDataError("The run has executed no tool call.")
-    figure, (panel,) = panels(1)
-    for name, curve in learning_curves(run, "accuracy").items():
-        known = [(calls[iteration], value) for iteration, value in zip(*curve, strict=True) if iteration in calls]
-        _draw(panel, [count for count, _ in known], [value for _, value in known], name)
-    panel.set(xlabel="tool calls executed in training", ylabel="accuracy", ylim=(-0.02, 1.02))
-    legend(panel)
     return figure
 
 

@@ -1,10 +1,10 @@
 """Reads a run for the plots: Tune's results, and the record of trees without its texts, split into stages."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 import pyarrow.compute as pc
@@ -55,7 +55,6 @@ class RunData:
         return self.record[self.record["purpose"] == purpose]
 
 
-Measured = TypeVar("Measured")
 #: The record of a run that has none.
 EMPTY_RECORD = SCHEMA.empty_table().select(COLUMNS).to_pandas()
 
@@ -141,37 +140,6 @@ def stages(run: RunData) -> dict[str, pd.DataFrame]:
     if not found:
         raise MissingDataError("The run has no record of its trees (record_share=None, or nothing was recorded yet).")
     return found
-
-
-def of_stages(run: RunData, measure: Callable[[pd.DataFrame], Measured], missing: str) -> dict[str, Measured]:
-    """Stage -> `measure` of its turns, without stages where it is empty.
-
-    The turns are those of trajectories from the prompt. Forks would bias a mean, since they start at a high entropy.
-
-    Raises:
-        MissingDataError: there is no record, or `measure` is empty in all stages; then the sentence is `missing`.
-    """
-    turns = {name: rows[rows["parent"].isna() & rows["turn"].notna()] for name, rows in stages(run).items()}
-    found = {name: measured for name, rows in turns.items() if (measured := measure(rows))}
-    if not found:
-        raise MissingDataError(missing)
-    return found
-
-
-def halves(run: RunData) -> dict[str, pd.DataFrame]:
-    """The recorded training questions of the first and the second half of the iterations, or of a single iteration.
-
-    Raises:
-        MissingDataError: the record has no training question.
-    """
-    trained = run.rows(TRAINING)
-    if trained.empty:
-        raise MissingDataError("The record has no training question: set a larger record_share.")
-    first, last = trained["iteration"].min(), trained["iteration"].max()
-    middle = (first + last) // 2
-    parts = [(first, last)] if first == last else [(first, middle), (middle + 1, last)]
-    found = {_iterations(*part): trained[trained["iteration"].between(*part)] for part in parts}
-    return {name: rows for name, rows in found.items() if len(rows)}
 
 
 def _iterations(first: int, last: int) -> str:

@@ -14,11 +14,11 @@ WIDTH, HEIGHT = 4.6, 3.4
 COLORS = {"training": "tab:blue", "evaluation": "tab:orange"}
 
 
-def panels(count: int, sharex: bool = False, sharey: bool = False) -> tuple[Figure, Sequence[Axes]]:
+def panels(count: int, sharex: bool = False) -> tuple[Figure, Sequence[Axes]]:
     """A figure with panels side by side. A single panel is wider."""
     width = WIDTH * count if count > 1 else 1.5 * WIDTH
     figure = Figure(figsize=(width, HEIGHT), dpi=DPI, layout="constrained")
-    axes = figure.subplots(1, count, squeeze=False, sharex=sharex, sharey=sharey)[0]
+    axes = figure.subplots(1, count, squeeze=False, sharex=sharex)[0]
     for panel in axes:
         panel.grid(alpha=0.3)
         panel.set_axisbelow(True)
@@ -34,11 +34,6 @@ def count_axis(panel: Axes, label: str) -> None:
 
 def legend(panel: Axes) -> None:
     panel.legend(frameon=False, fontsize="small")
-
-
-def counted(number: int, what: str) -> str:
-    """E.g. "1 node", "4 nodes"."""
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def png(figure: Figure) -> bytes:

@@ -11,7 +11,6 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray.rllib.utils import force_list
 from ray.tune.result import DONE, TRAINING_ITERATION
 
 from rllib_arpo.arpo_config import ARPOConfig
@@ -26,7 +25,6 @@ from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs, sigterm_a
 from rllib_arpo.redaction import comparable
 from rllib_arpo.terminal import say, short_path
 from rllib_arpo.tracking.console import ConsoleCallback
-from rllib_arpo.tracking.transcripts import EvaluationTranscripts, say_before_and_after
 
 #: The share of right answers in an evaluation, and the mean reward of a trajectory while sampling.
 EVALUATION_ACCURACY, MEAN_REWARD = "evaluation/env_runners/accuracy", "env_runners/episode_return_mean"
@@ -50,8 +48,7 @@ def run_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name: st
     """Trains with Ray Tune, logged to MLflow; returns the run's folder.
 
     The folder has Tune's results in `trial`. If checkpoints are asked for, it also keeps the last two and the best one,
-    by the accuracy of evaluations or by the mean reward while sampling. With the callback `EvaluationTranscripts` the
-    run ends by comparing the first and the last evaluation.
+    by the accuracy of evaluations or by the mean reward while sampling.
 
     Args:
         args: what a `recipe_parser` has read.
@@ -81,8 +78,7 @@ def _run(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_
         _check_end(results[0], args, output)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"The run was interrupted; {_goes_on(args, output)}.") from None
-    if EvaluationTranscripts in force_list(config.callbacks_class):
-        say_before_and_after(results)
+    say(f"Its curves, trees and transcripts: rllib-arpo show {short_path(results[0].path)}")
     if save_model:
         _save_model(results[0], output)
     reached = number_at(results[0].metrics or {}, MEAN_REWARD)

@@ -17,7 +17,6 @@ from rllib_arpo.core import figures
 from rllib_arpo.core.tree import Trajectory
 from rllib_arpo.record.question import PlacedTurn, RecordedQuestion
 from rllib_arpo.record.read import RecordFile, questions, record_files
-from rllib_arpo.record.recorder import RECORD_FOLDER
 from rllib_arpo.record.schema import EVALUATION
 from rllib_arpo.show import drawing, words
 
@@ -29,9 +28,8 @@ INDEX_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """A question with its layout, for a part of a page; `prefix` makes the page's ids unique."""
+    """A question with its layout."""
 
-    prefix: str
     question: RecordedQuestion
     layout: drawing.TreeDrawing
 
@@ -41,10 +39,10 @@ class Panel:
         return [by_id[agent_id] for agent_id in self.layout.lines]
 
     def turn_id(self, placed: PlacedTurn) -> str:
-        return f"{self.prefix}turn-{placed.trajectory.agent_id}-{placed.own}"
+        return f"turn-{placed.trajectory.agent_id}-{placed.own}"
 
     def node_id(self, placed: PlacedTurn) -> str:
-        return f"{self.prefix}node-{placed.trajectory.agent_id}-{placed.own}"
+        return f"node-{placed.trajectory.agent_id}-{placed.own}"
 
     def fork_parent_x(self, trajectory: Trajectory) -> int:
         """Where the edge to a fork leaves its parent's line: at the tool's mark."""
@@ -79,13 +77,9 @@ class Entry:
         return sum(deltas) / len(deltas) if deltas else None
 
 
-def question_page(questions: Sequence[RecordedQuestion]) -> str:
-    """The page of a question, or of the same question from two records side by side."""
-    panels = [
-        Panel(f"{chr(ord('a') + i)}-", question, drawing.tree_layout(question.tree))
-        for i, question in enumerate(questions)
-    ]
-    return _filled("question.html", title=questions[0].tree.question_id, panels=panels)
+def question_page(question: RecordedQuestion) -> str:
+    panel = Panel(question, drawing.tree_layout(question.tree))
+    return _filled("question.html", title=question.tree.question_id, panel=panel, question=question)
 
 
 def index_page(title: str, entries: Sequence[Entry], drawn: Sequence[Any] = ()) -> str:
@@ -134,8 +128,8 @@ INDEX = "index.html"
 MAX_NAME_BYTES = 120
 
 
-def last_questions(place: str, question_id: str | None, limit: int) -> list[list[RecordedQuestion]]:
-    """The last `limit` questions of a record, each alone in a list.
+def last_questions(place: str, question_id: str | None, limit: int) -> list[RecordedQuestion]:
+    """The last `limit` questions of a record.
 
     Those of training come first, and of these the ones whose returns differ most. If there are more than `limit`, at
     least half of them are not of evaluations, as far as the record has so many.
@@ -151,37 +145,18 @@ def last_questions(place: str, question_id: str | None, limit: int) -> list[list
     found = [*reversed(found), *reversed(evaluated[: limit - len(found)])]
     if not found:
         raise ValueError(_nothing(place, question_id))
-    return [[q] for q in sorted(found, key=lambda q: (q.facts.purpose == EVALUATION, -float(np.ptp(q.tree.returns()))))]
+    return sorted(found, key=lambda q: (q.facts.purpose == EVALUATION, -float(np.ptp(q.tree.returns()))))
 
 
-def pairs(before: str, after: str, question_id: str | None, limit: int) -> list[list[RecordedQuestion]]:
-    """The questions that both records have, each as [first time in `before`, last time in `after`].
-
-    Raises:
-        ValueError: a record is missing, or the two have no such question in common.
-    """
-    first = {_name(question): question for question in _backwards(record_files(before), question_id)}
-    last: dict[str, RecordedQuestion] = {}
-    for question in _backwards(record_files(after), question_id):
-        last.setdefault(_name(question), question)
-    common = [[question, last[name]] for name, question in first.items() if name in last]
-    if not common:
-        what = "have no question in common" if question_id is None else f"do not both have the question {question_id!r}"
-        raise ValueError(f"{before} and {after} {what}.")
-    return common[:limit]
-
-
-def make_pages(
-    title: str, shown: Iterable[Sequence[RecordedQuestion]], drawn: Sequence[Any] = ()
-) -> Iterator[tuple[str, bytes]]:
-    """(name of the file, page) of each question (or pair); at last the index, if there are several or plots."""
+def make_pages(title: str, shown: Iterable[RecordedQuestion], drawn: Sequence[Any] = ()) -> Iterator[tuple[str, bytes]]:
+    """(name of the file, page) of each question; at last the index, if there are several or plots."""
     entries: list[Entry] = []
     names: set[str] = set()
-    for group in shown:
-        name = _file_name(group, names)
+    for question in shown:
+        name = _file_name(question, names)
         names.add(name)
-        yield name, question_page(group).encode()
-        entries.append(Entry(name, group[-1]))
+        yield name, question_page(question).encode()
+        entries.append(Entry(name, question))
     if len(entries) > 1 or drawn:
         yield INDEX, index_page(title, entries, drawn).encode()
 
@@ -197,49 +172,23 @@ def write_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> list[Path]:
     return paths
 
 
-def tree_files(folder: Path, limit: int) -> Iterator[tuple[str, bytes]]:
-    """(path, page) of some questions: of the last iteration, and of the first and the last evaluation side by side.
-
-    Args:
-        folder: the folder of a trial, perhaps without a record.
-        limit: maximum number of questions of each kind.
-    """
-    record = folder / RECORD_FOLDER
-    trained, evaluated = (sorted(record.glob(f"{kind}-*.parquet")) for kind in ("iteration", "evaluation"))
-    groups: dict[str, list[list[RecordedQuestion]]] = {}
-    if trained:
-        groups["last_iteration"] = last_questions(str(trained[-1]), None, limit)
-    if len(evaluated) > 1:
-        groups["before_and_after"] = pairs(str(evaluated[0]), str(evaluated[-1]), None, limit)
-    elif evaluated:
-        groups["evaluation"] = last_questions(str(evaluated[0]), None, limit)
-    for group, shown in groups.items():
-        for name, page in make_pages(f"{folder.name}, {group.replace('_', ' ')}", shown):
-            yield f"{group}/{name}", page
-
-
 def _backwards(files: Sequence[RecordFile], question_id: str | None) -> Iterator[RecordedQuestion]:
     for file in reversed(files):
         yield from reversed(list(questions(file, question_id)))
 
 
-def _name(question: RecordedQuestion) -> str:
-    return question.tree.question_id
-
-
 def _nothing(place: str, question_id: str | None) -> str:
     if question_id is None:
         return f"{place}: the record has no question."
-    known = next((_name(question) for question in _backwards(record_files(place), None)), None)
+    known = next((question.tree.question_id for question in _backwards(record_files(place), None)), None)
     return f"{place}: the record does not have the question {question_id!r}; its last one is {known!r}."
 
 
-def _file_name(group: Sequence[RecordedQuestion], taken: set[str]) -> str:
-    """A name such as "evaluation-00008-trails_test_3.html", or "compared-..." for a pair."""
-    facts = group[0].facts
-    kind = "compared" if len(group) > 1 else f"{facts.purpose}-{facts.iteration:05d}"
+def _file_name(question: RecordedQuestion, taken: set[str]) -> str:
+    """A name such as "evaluation-00008-trails_test_3.html"."""
+    facts = question.facts
     # A record may come from anybody, so its texts are not safe in a path.
-    slug = re.sub(r"[^\w.-]+", "_", f"{kind}-{_name(group[0])}")
+    slug = re.sub(r"[^\w.-]+", "_", f"{facts.purpose}-{facts.iteration:05d}-{question.tree.question_id}")
     stem = name = slug.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
     count = 1
     while f"{name}.html" in taken:

@@ -1,1 +1,1 @@
-"""Reports a run to its user: lines on the console, metrics in the result, and transcripts."""
+"""Reports a run to its user: lines on the console, metrics in the result, and warnings."""

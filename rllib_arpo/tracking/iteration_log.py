@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ray.rllib.core import DEFAULT_MODULE_ID
@@ -18,7 +18,7 @@ from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason, Trajectory
 from rllib_arpo.learner.metrics import GUARD_LIMITS, NUM_ALARMS, alarms
 from rllib_arpo.rollout.messages import SampledQuestion
 from rllib_arpo.rollout.metric_table import BATCH_METRICS, ROLLOUT_METRICS
-from rllib_arpo.tracking.first_batch import first_batch_line, first_batch_warnings
+from rllib_arpo.tracking.first_batch import first_batch_warnings
 
 if TYPE_CHECKING:
     from rllib_arpo.arpo_config import ARPOConfig
@@ -50,15 +50,10 @@ class IterationLog:
         self.forks(metrics.get("fork_rate", 0.0), config.branching, config.branch_threshold)
         self.errors(sampled, config.max_error_share)
 
-    def first_batch(self, sampled: Sequence[SampledQuestion], branching: str, say: Callable[[str], None]) -> None:
-        """Says what the model can do before the first update, and warns if there is nothing to learn, or no fork.
-
-        Args:
-            say: shows a line on the terminal.
-        """
+    def first_batch(self, sampled: Sequence[SampledQuestion], branching: str) -> None:
+        """Warns before the first update if there is nothing to learn, or no fork."""
         trees = [question.tree for question in sampled]
         nodes = [node for question in sampled for node in examined_nodes(question.tree, question.entropy_window)]
-        say(first_batch_line(trees, nodes))
         for warning in first_batch_warnings(trees, nodes, branching, _why_no_signal(sampled)):
             logger.warning("%s", warning)
 

@@ -71,7 +71,6 @@ def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys):
         (["--lora-rank", "0"], "lora_rank=0: must be an integer >= 1, or None."),
         (["--epochs", "0"], "epochs=0.0: must be a finite number > 0."),
         ([], "model_name_or_path='./none': no such folder."),
-        (["--data", "."], "The record of a run needs best, the number of trajectories a question."),
     ],
 )
 def test_settings_that_cannot_work_are_refused_before_anything_is_read(capsys, arguments, complaint):

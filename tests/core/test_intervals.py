@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from scipy.stats import ttest_1samp, ttest_ind
+from scipy.stats import ttest_1samp
 
-from rllib_arpo.core.intervals import Estimate, average_over_tasks, estimate_all, paired_differences
+from rllib_arpo.core.intervals import Estimate, estimate_all, paired_differences
 
 RNG = np.random.default_rng(0)
 
@@ -16,15 +16,6 @@ def test_the_interval_of_one_task_is_that_of_the_t_test():
     assert (found.low, found.high) == (pytest.approx(expected.low), pytest.approx(expected.high))
     assert (found.value, found.num_questions) == (pytest.approx(values.mean()), 7)
     assert found.seed_std == pytest.approx(values.mean(axis=0).std(ddof=1))
-
-
-def test_the_interval_of_an_average_is_that_of_welch():
-    """The mean of two tasks is half of the difference between one and the negated other."""
-    first, second = RNG.normal(1.0, 2.0, 6), RNG.normal(3.0, 0.5, 15)
-    expected = ttest_ind(first, -second, equal_var=False).confidence_interval(0.95)
-    found = average_over_tasks([first, second])
-    assert (found.low, found.high) == (pytest.approx(expected.low / 2), pytest.approx(expected.high / 2))
-    assert found.value == pytest.approx((first.mean() + second.mean()) / 2)
 
 
 def test_differences_are_paired_by_question():

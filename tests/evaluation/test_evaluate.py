@@ -51,14 +51,11 @@ def no_engine(monkeypatch):
     ("arithmetic", ["--samples", "2", "--temperature", "0"], "samples=2: all samples are equal at temperature 0"),
     ("arithmetic", ["--seed", "-1"], "seed=-1: must be an integer from 0 to 2**32 - 1."),
     ("arithmetic", ["--max-context-tokens", "50"], "leaves no room for a response within"),
-    ("arithmetic", ["--compare", "/nowhere/model"], "'/nowhere/model': no such folder"),
+    ("arithmetic", ["--model", "/nowhere/model"], "'/nowhere/model': no such folder"),
     ("", [], "There is no task: name one with --tasks or --suite."),
     ("", ["--suite", "maths"], "Unknown suite 'maths': did you mean 'math'?"),
-    ("", ["--suite", "math", "--data-root", "/nowhere"], "--data-root /nowhere: no such folder."),
     ("arithmetic", ["--entropies", "--repetition-penalty", "1.1"], "repetition_penalty=1.1: the engine cannot"),
     ("arithmetic", ["--temperature", "0", "--top-k", "5"], "top_k=5: the likeliest token wins at temperature 0"),
-    ("arithmetic", ["--model", "A=m", "--model", "B=m"], "--model B=m: m already has the method 'A'."),
-    ("arithmetic", ["--model", "org/m=x", "--model", "org/m"], "--model org/m: another model has 'org/m' as"),
 ])  # fmt: skip
 def test_what_is_wrong_is_said_before_an_engine_starts(arguments, no_engine, capsys, tasks, more, message):
     command = [*arguments(tasks=tasks, env_config="{}"), *more]
@@ -186,7 +183,7 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     checkpoint = tmp_path / "run" / "checkpoint_000001"
     shutil.copytree(model_folder, checkpoint / MODULE / "huggingface")
     write_checksums(str(checkpoint), LocalFileSystem())
-    command = [*arguments("--samples", "2", "--limit", "3"), "--compare", str(checkpoint)]
+    command = [*arguments("--samples", "2", "--limit", "3"), "--model", str(checkpoint)]
     exports = [models.resolve_models([str(checkpoint)], tmp_path / d, d)[0].path for d in ("bfloat16", "float32")]
     assert [AutoConfig.from_pretrained(path).dtype for path in exports] == [torch.bfloat16, torch.float32]
     assert run_command("evaluate", command) == 0

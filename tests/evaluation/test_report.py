@@ -5,14 +5,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
-from rllib_arpo.core.intervals import average_over_tasks, estimate_all
+from rllib_arpo.core.intervals import estimate_all
 from rllib_arpo.core.tree import StopReason, ToolCall, ToolStatus, Trajectory, Turn
 from rllib_arpo.evaluation.metrics import arm_metrics
 from rllib_arpo.evaluation.plan import EvaluationSettings
-from rllib_arpo.evaluation.report import method_rows, print_report, task_reports
+from rllib_arpo.evaluation.report import print_report, task_reports
 from rllib_arpo.record.question import BenchmarkAnswer, QuestionFacts, RecordedQuestion
 from tests.helpers.approved import assert_approved
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
@@ -90,74 +89,10 @@ def printed(capsys) -> list[str]:
     return [line.rstrip() for line in capsys.readouterr().out.splitlines() if line.strip()]
 
 
-#: One sample a question.
-EASY, HARD = np.array([[1.0], [1.0], [1.0], [0.0]]), np.array([[0.5], [0.25], [0.0]])
-SCORES = {"gsm8k": "pass_at_1", "hotpotqa": "f1"}
-
-
-def rows_of(*scores: tuple[str, str, np.ndarray], **methods: str) -> list:
-    """The rows of arms with tools, (model, task, scores) each; `methods`: model -> method."""
-    arms = [arm(model, task) for model, task, _ in scores]
-    metrics = {one.name: {SCORES[one.task]: values} for one, (*_, values) in zip(arms, scores, strict=True)}
-    return method_rows(arms, metrics, methods)
-
-
-def test_a_row_of_a_model():
-    (row,) = rows_of(("a/base", "gsm8k", EASY), ("a/base", "hotpotqa", HARD))
-    assert (row.label, row.models, row.difference) == ("base tools", ("a/base",), None)
-    assert row.scores == estimate_all({"gsm8k": EASY, "hotpotqa": HARD})
-    assert row.average == average_over_tasks([EASY, HARD])
-    assert (row.average.value, row.average.num_questions) == (0.5, 7)
-
-
-def test_models_of_a_method_are_its_seeds():
-    """Seed means on gsm8k: 0.75 and 0.25, on hotpotqa: 0.25 and 0.75; so the average is 0.5 with either seed."""
-    (row,) = rows_of(
-        ("x1", "gsm8k", np.repeat(EASY, 3, axis=1)),
-        ("x2", "gsm8k", 1 - EASY),
-        ("x1", "hotpotqa", HARD),
-        ("x2", "hotpotqa", 1 - HARD),
-        x1="ARPO",
-        x2="ARPO",
-    )
-    assert (row.label, row.models) == ("ARPO tools", ("x1", "x2"))
-    assert [(score.value, score.seed_std) for score in row.scores.values()] == [(0.5, pytest.approx(0.5 / 2**0.5))] * 2
-    assert (row.average.value, row.average.seed_std, row.average.low) == (0.5, 0.0, 0.5)
-
-
-def test_a_method_that_is_called_like_a_model_is_another_row():
-    rows = rows_of(("one", "gsm8k", EASY), ("/m/base", "gsm8k", 1 - EASY), one="base")
-    assert [(row.label, row.models, row.scores["gsm8k"].value) for row in rows] == [
-        ("base tools", ("one",), 0.75),
-        ("m/base tools", ("/m/base",), 0.25),
-    ]
-
-
-def test_the_difference_of_the_averages_is_paired():
-    """Every question of the second row is better by 0.125: the difference has no spread, though both rows have."""
-    both = [(model, plus) for model, plus in (("base", 0.0), ("trained", 0.125))]
-    first, second = rows_of(
-        *((model, task, v + plus) for model, plus in both for task, v in (("gsm8k", EASY), ("hotpotqa", HARD)))
-    )
-    assert first.difference is None
-    assert (second.difference.value, second.difference.low, second.difference.high) == (0.125, 0.125, 0.125)
-    assert second.average.low < second.average.high
-
-
 def test_the_tables_are_those_of_the_file(capsys):
     arms = [arm("base [x]"), arm("trained")]
     metrics = dict(zip([one.name for one in arms], map(arm_metrics, (FIRST, BETTER)), strict=True))
-    rows = rows_of(
-        ("base [x]", "gsm8k", EASY),
-        ("base [x]", "hotpotqa", HARD),
-        ("x1", "gsm8k", np.ones((4, 1))),
-        ("x2", "gsm8k", np.ones((4, 1))),
-        ("x1", "hotpotqa", 1 - HARD),
-        ("x2", "hotpotqa", 1 - HARD / 2),
-        x1="ARPO",
-        x2="ARPO",
-    )
-    print_report(task_reports(arms, metrics, EvaluationSettings(samples=3)), rows)
+    print_report(task_reports(arms, metrics, EvaluationSettings(samples=3)))
     found = "".join(f"{line}\n" for line in printed(capsys))
     assert_approved(TABLES, found)
 

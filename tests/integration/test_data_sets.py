@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rllib_arpo.cold_start.examples import IGNORED, load_examples, load_recorded
+from rllib_arpo.cold_start.examples import IGNORED, load_examples
 from rllib_arpo.engine.scripted_engine import ScriptedReply
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.rollout.messages import question_refs
@@ -14,7 +14,6 @@ from tests.helpers.datasets import LAYOUTS, WRITERS
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.scripts import scripted_engine
 from tests.rollout.conftest import settings
-from tests.show.conftest import write_record
 
 #: Data set -> the ending of its files, right answers as a model writes them, and wrong ones.
 ANSWERS = {
@@ -59,7 +58,7 @@ def learnt(tokenizer, example: dict[str, list[int]]) -> str:
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-def test_from_a_file_to_rewards_and_labels(tmp_path, model_folder, name):
+def test_from_a_file_to_rewards(tmp_path, model_folder, name):
     ending, right, wrong = ANSWERS[name]
     published = LAYOUTS[name]
     path = WRITERS[ending](tmp_path / f"rows.{ending}", published.rows)
@@ -70,12 +69,6 @@ def test_from_a_file_to_rewards_and_labels(tmp_path, model_folder, name):
     prompts = [env.tokenizer.decode(tree.prompt.tolist()) for tree in trees]
     assert [asked in prompt for asked, prompt in zip(published.questions, prompts, strict=True)] == [True] * 3
     assert [tree.returns().tolist() for tree in trees] == [[1.0, 0.0]] * 3
-
-    write_record(tmp_path, model_folder, trees)
-    examples = load_recorded(tmp_path / "trees", 1, 1.0, 8192, len(env.tokenizer))
-    assert [learnt(env.tokenizer, example) for example in examples] == [
-        f"{CALL}<answer> \\boxed{{{answer}}} </answer>" for answer in right
-    ]
 
 
 def test_a_log_of_openai_is_learnt_as_the_protocol_writes_its_calls(tmp_path):

@@ -23,7 +23,7 @@ from rllib_arpo.mlflow.metric_groups import NAMES, flat_metrics, metric_name
 from rllib_arpo.record.read import questions, record_files
 from rllib_arpo.rollout.metric_table import ROLLOUT_METRICS, TOOL_METRICS
 from rllib_arpo.rollout.seeds import trial_seed
-from rllib_arpo.tracking.transcripts import EvaluationTranscripts, evaluation_files, say_before_and_after
+from rllib_arpo.tracking.before_training import EvaluateBeforeTraining
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
 
@@ -40,9 +40,7 @@ OTHERS = [
     "fault_tolerance/num_healthy_workers",
     "fault_tolerance/num_remote_worker_restarts",
 ]
-PLOTS = [
-    "accuracy.png", "accuracy_by_tool_calls.png", "entropy.png", "entropy_rise.png", "forks.png",
-]  # fmt: skip
+NUM_PLOTS = 3
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +63,7 @@ def results(ray_cluster, model_folder, workspace) -> tune.ResultGrid:
     config.environment("Faulty-v0", env_config={"rewards": {"0": 1.0}}).reporting(record_share=1.0).debugging(seed=None)
     config.adaptive_rollout(num_rollouts=8, num_initial_rollouts=4, record_entropies="all")
     config.evaluation(evaluation_interval=1, evaluation_config={"env_config": {}})
-    config.callbacks(EvaluationTranscripts, on_train_result=fail_once)
+    config.callbacks(EvaluateBeforeTraining, on_train_result=fail_once)
     found = tune.Tuner(
         "ARPO",
         param_space=config.training(lr=tune.grid_search(RATES)),
@@ -116,37 +114,24 @@ def test_rays_mlflow_callback_logs_the_trials(results, workspace):
     assert [run.data.metrics["env_runners/num_episodes"] for run in runs] == [2, 2]
 
 
-def test_evaluations_are_recorded_before_the_first_iteration_and_after_each(results, capsys):
-    files = evaluation_files(Path(results[0].path))
+def test_evaluations_are_recorded_before_the_first_iteration_and_after_each(results):
+    files = [file for file in record_files(results[0].path) if file.path.name.startswith("evaluation")]
     assert [file.path.name for file in files] == [f"evaluation-{i:05d}.parquet" for i in range(3)]
     turns = [placed.turn for file in files for question in questions(file) for placed in question.turns()]
     assert turns and all(len(turn.entropies) == len(turn.token_ids) <= 24 for turn in turns)
-    say_before_and_after(results)
-    assert "Greedy accuracy on 3 held-out questions: " in capsys.readouterr().out
 
 
 def test_an_mlflow_run_is_whole(results, workspace):
     uri, folder = f"sqlite:///{workspace}/ours.db", Path(results[1].path)
-    client, run = MlflowClient(uri), logged_runs(uri)[1]
+    run = logged_runs(uri)[1]
     check_metrics(run.data.metrics, folder)
     note = run.data.tags["mlflow.note.content"].splitlines()
     assert note[0] == "**ARPO** trains `llama` on `Faulty-v0`."
     assert f"- results: `{folder}`" in note
 
-    def listed(place: str) -> list[str]:
-        return [Path(info.path).name for info in client.list_artifacts(run.info.run_id, place)]
-
-    assert listed("plots") == PLOTS
-    assert listed("trees") == ["before_and_after", "last_iteration"]
-    before_and_after = ["compared-q0.html", "compared-q1.html", "compared-q2.html", "index.html"]
-    assert listed("trees/before_and_after") == before_and_after
-    assert listed("trees/last_iteration") == ["index.html", "training-00002-q2.html", "training-00002-q3.html"]
-    page = Path(client.download_artifacts(run.info.run_id, "trees/before_and_after/compared-q1.html")).read_text()
-    assert page.index("Evaluation before training") < page.index("Evaluation after 2 updates")
-
-    # The command draws the same of the folder.
+    # Its plots and pages come from the folder.
     assert main(["show", str(folder), "--output", str(workspace / "pages")]) == 0
-    assert (workspace / "pages" / "index.html").read_text().count("<img") == len(PLOTS)
+    assert (workspace / "pages" / "index.html").read_text().count("<img") == NUM_PLOTS
 
 
 def check_metrics(metrics: dict[str, float], folder: Path) -> None:
@@ -218,5 +203,5 @@ def test_a_server_gets_every_question_of_a_run(mlflow_server, results):
     traces = client.search_traces(locations=[experiment], run_id=logged.info.run_id)
     assert len(recorded) == 2 * 2 + 3 * 3
     assert all(trace.data.spans for trace in traces)
-    names = [tuple(trace.info.tags[name] for name in ("purpose", "iteration", "question_id")) for trace in traces]
+    names = [tuple(trace.info.tags[name] for name in ("purpose", "iteration", "mlflow.traceName")) for trace in traces]
     assert sorted(names) == sorted((q.facts.purpose, str(q.facts.iteration), q.tree.question_id) for q in recorded)

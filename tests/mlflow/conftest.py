@@ -61,10 +61,6 @@ def history(uri: str, run: Run, key: str = "1 progress/accuracy") -> list[tuple[
     return sorted((metric.step, metric.value) for metric in metrics)
 
 
-def artifacts(uri: str, run: Run, folder: str | None = None) -> list[str]:
-    return [info.path for info in MlflowClient(tracking_uri=uri).list_artifacts(run.info.run_id, folder)]
-
-
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory) -> Path:
     """Creating MLflow's tables takes seconds, so it is done once and the file is copied."""

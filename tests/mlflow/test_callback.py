@@ -79,7 +79,7 @@ def mute_uri() -> str:
 
 
 def test_concurrent_trials_have_runs_of_their_own_in_the_default_store(local_database, workspace):
-    callback = ARPOMLflowCallback(experiment_name="two", report=False, tags={"purpose": "test"})
+    callback = ARPOMLflowCallback(experiment_name="two", tags={"purpose": "test"})
     callback.setup()
     first, second = (FakeTrial(name, str(workspace / name), config={"lr": name}) for name in ("t1", "t2"))
     for trial, iteration in ((first, 1), (second, 7)):
@@ -106,13 +106,13 @@ def test_a_resumed_trial_goes_on_in_the_same_run_of_the_store_of_the_environment
     uri = f"sqlite:///{shutil.copy(empty_database, workspace / 'own.db')}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "from the environment")
-    before = TimedRun(ARPOMLflowCallback(report=False), trial)
+    before = TimedRun(ARPOMLflowCallback(), trial)
     before.iterations(1, 2)
     monkeypatch.setattr(callback, "INTERRUPT_S", 60.0)  # Of a busy machine.
     before.callback.interrupt()
     interrupted = read_whole_run(uri, "from the environment")
     assert (interrupted["status"], interrupted["accuracy"]) == ("KILLED", WHOLE_RUN["accuracy"][:2])
-    after = TimedRun(ARPOMLflowCallback(report=False), trial)
+    after = TimedRun(ARPOMLflowCallback(), trial)
     after.iterations(3, ITERATIONS)
     after.end()
     assert read_whole_run(uri, "from the environment") == WHOLE_RUN
@@ -128,7 +128,7 @@ def test_a_server_that_is_not_there(kind, request, trial, caplog, local_database
     assert run.seconds < 2
     run.end()
     assert run.seconds < 15
-    assert (os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"], os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) == ("2", "0")
+    assert (os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"], os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) == ("2", "1")
     (message,) = messages(caplog)
     assert message.startswith(f"MLflow at {uri} did not take all of the run (")
     assert message.endswith(
@@ -151,8 +151,7 @@ def test_a_store_that_comes_back_gets_what_it_missed(local_database, trial, capl
         log(run)
 
     monkeypatch.setattr(RunLog, "log", fails_while_down)
-    monkeypatch.setattr(callback, "SECOND_TRY_S", 0.0)
-    run = TimedRun(ARPOMLflowCallback(experiment_name="back", report=False), trial)
+    run = TimedRun(ARPOMLflowCallback(experiment_name="back"), trial)
     run.iterations(1, 4)
     assert failed.wait(30)
     is_down.clear()

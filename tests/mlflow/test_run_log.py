@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from mlflow.tracking import MlflowClient
+from pyarrow.lib import ArrowInvalid
 
 from rllib_arpo.commands import main
-from rllib_arpo.mlflow import run_log
 from rllib_arpo.mlflow.run_facts import FAILED, FINISHED, RunFacts, write_facts
 from rllib_arpo.mlflow.run_log import RunLog
 from rllib_arpo.mlflow.store import open_store
-from tests.mlflow.conftest import artifacts, history, read_runs, result
+from tests.mlflow.conftest import history, read_runs, result
 
 FACTS = RunFacts("id1", "a run", {"purpose": "test"})
 
@@ -42,14 +42,11 @@ def test_a_whole_folder(folder, local_database):
     assert sorted(run.data.metrics) == names
     assert history(local_database, run) == [(1, 0.5), (2, 1.0)]
     assert history(local_database, run, "5 learner/kl") == [(1, -1.0), (2, -2.0)]
-    assert artifacts(local_database, run) == ["plots"]
-    assert artifacts(local_database, run, "plots") == ["plots/accuracy.png"]
 
 
 def test_a_second_call_changes_nothing(folder, local_database, monkeypatch):
     RunLog(folder, open_store()).log()
     before = read_runs(local_database)
-    monkeypatch.setattr(run_log, "draw_all", lambda _run: pytest.fail("the plots were drawn again"))
     batches = []
     monkeypatch.setattr(MlflowClient, "log_batch", lambda *_args, **batch: batches.append(batch))
     RunLog(folder, open_store()).log()
@@ -100,46 +97,20 @@ def test_iterations_that_a_restored_trial_makes_again_are_logged_once(folder, lo
     assert history(local_database, run) == [(1, 0.5), (2, 1.0), (3, 0.25), (4, 2.0)]
 
 
-@pytest.mark.parametrize("status", [FINISHED, FAILED])
-def test_plots_are_drawn_once_when_the_trial_has_stopped(folder, local_database, monkeypatch, status):
-    drawn = []
-    monkeypatch.setattr(run_log, "draw_all", lambda run: drawn.append(len(run.results)) or [])
-    write_facts(folder, FACTS)
-    log = RunLog(folder, open_store())
-    log.log()
-    assert drawn == []
-    write_facts(folder, replace(FACTS, status=status))
-    log.log()
-    log.log()
-    add(folder, result(3))
-    log.log()
-    assert drawn == [2, 3]
-    assert read_runs(local_database)["a run"].info.status == status
-    write_facts(folder, replace(FACTS, status=status, report=False))
-    add(folder, result(4))
-    log.log()
-    assert drawn == [2, 3]
-
-
 def test_a_trial_that_fails_before_its_first_result_has_failed(workspace, local_database):
     write_facts(workspace, RunFacts("1", "a", {}, FAILED, "ARPO"))
     RunLog(workspace, open_store(local_database, "ARPO")).log()
     run = read_runs(local_database)["a"]
-    assert (run.info.status, artifacts(local_database, run)) == ("FAILED", [])
+    assert run.info.status == "FAILED"
 
 
-@pytest.mark.parametrize("fails", ["draw_all", "log_traces"])
-def test_what_cannot_be_logged_costs_nothing_else(folder, local_database, monkeypatch, fails):
+def test_a_record_that_cannot_be_read_costs_nothing_else(folder, local_database):
     (folder / "trees").mkdir()
     (folder / "trees" / "iteration-00001.parquet").touch()
-    for name in ("draw_all", "log_traces", "read_run"):
-        monkeypatch.setattr(run_log, name, lambda *_, name=name: 1 / 0 if name == fails else [])
-    monkeypatch.setattr(run_log, "tree_files", lambda *_: [("page.html", b"")])
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(ArrowInvalid):
         RunLog(folder, open_store()).log()
     run = read_runs(local_database)["a run"]
     assert (run.info.status, run.data.metrics["1 progress/accuracy"]) == ("FINISHED", 1.0)
-    assert artifacts(local_database, run) == ([] if fails == "draw_all" else ["trees"])
 
 
 def test_the_command_logs_the_trials_of_an_experiment(folder, workspace, local_database, capsys):

@@ -6,13 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rllib_arpo.plots.iterations import draw_accuracy_by_calls, draw_progress
+from rllib_arpo.plots.iterations import draw_progress
 from rllib_arpo.plots.run_data import COLUMNS, MissingDataError, RunData
-from rllib_arpo.plots.trees import curves_by_stage, draw_entropy, draw_forks, draw_rises, forks_by_half, rises_by_stage
+from rllib_arpo.plots.trees import curves_by_stage, draw_entropy, draw_forks
 from rllib_arpo.record.schema import SCHEMA
 
 SETTINGS = {"entropy_window": 4, "entropy_normalization": "sum_log_vocab"}
-STAGE = "training, iteration 1"
 
 
 def row(question: str = "a", agent: str = "0", depth: int | None = 0, tool: str | None = None, **changes) -> dict:
@@ -81,8 +80,6 @@ def test_learning_curves():
         "accuracy", "mean reward", "tool calls executed",
     ]  # fmt: skip
     assert legend(accuracy) == ["training, as sampled", "evaluation, held out"]
-    (by_calls,) = draw_accuracy_by_calls(run).axes
-    assert [line.get_xydata().tolist() for line in by_calls.lines] == [[[10, 0.25], [25, 0.5]], [[0, 0.5], [25, 0.75]]]
 
 
 def test_the_entropy_by_token():
@@ -118,66 +115,30 @@ def test_the_entropy_by_token():
     assert legend(training) == ["start (3 turns)", "after python (1 turns)", "after search (1 turns)"]
 
 
-def test_the_rises():
+def test_the_forks():
     run = run_data([
-        node("a", "0", 1, 0.2),
-        node("a", "1", 1, 0.4),
-        node("b", "0", 1, 0.0),
-        node("a", "0", 2, -0.5, tool="python"),
-        node("b", "0", 3, 0.5),
-        # Below a fork, and before a turn that was not examined.
-        node("a", "0.0", 2, 9.0),
-        row("b", "1", 1, "search"),
-    ])  # fmt: skip
-    # The standard deviation of 0.3 and 0 is 0.3 / sqrt(2), that of their mean 0.15, t 12.706; one question has none.
-    half = rises_by_stage(run)[STAGE]["search"]["half_width"]
-    np.testing.assert_allclose(half, [12.7062 * 0.15, np.nan], rtol=1e-5)
-    (panel,) = draw_rises(run).axes
-    _zero, python, search = panel.lines
-    assert python.get_xydata().tolist() == [[2, -0.5]]
-    # Question "a" counts by the mean of its two nodes, 0.3.
-    np.testing.assert_allclose(search.get_xydata(), [[1, 0.15], [3, 0.5]])
-    assert legend(panel) == ["after python (1 node)", "after search (4 nodes)"]
-    assert panel.get_ylabel() == "dH (sum_log_vocab, k = 4)"
-
-
-def test_the_forks_of_both_halves():
-    run = run_data([
-        # Iteration 1: two questions; one node of three at depth 1 has two children.
+        # Two questions; one node of three at depth 1 has two children.
         node("a", "0", 1, 0.5, children=2),
         node("a", "1", 1, 0.1),
         node("b", "0", 1, 0.1),
         node("b", "0", 2, 0.9, eligible=False),
-        # Iteration 4: a fork of a fork.
-        node("a", "0", 1, 0.1, iteration=4),
-        node("a", "0.0", 2, 0.5, children=1, iteration=4),
+        # Asked again in the same batch, the question counts again.
+        node("a", "0", 1, 0.5, children=1, number=5),
         # Greedy evaluations have no forks.
         node("c", "0", 1, 0.5, purpose="evaluation"),
     ])  # fmt: skip
-    figure = draw_forks(run)
-    count, share = figure.axes
+    count, share = draw_forks(run).axes
     bars = [(bar.get_x() + bar.get_width() / 2, bar.get_height()) for bar in count.patches]
-    np.testing.assert_allclose(bars, [(0.8, 1.0), (1.8, 0.0), (1.2, 0.0), (2.2, 1.0)])
+    np.testing.assert_allclose(bars, [(1.0, 1.0), (2.0, 0.0)])
     # No node at depth 2 was decided while budget remained.
-    np.testing.assert_allclose([bar.get_height() for bar in share.patches], [1 / 3, np.nan, 0.0, 1.0])
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "training, iterations 1 to 2 (2 questions)", "training, iterations 3 to 4 (1 question)",
-    ]  # fmt: skip
-
-
-def test_a_question_that_is_asked_twice_in_a_batch_counts_twice():
-    again = [node("a", "0", 1, 0.5, children=2, number=number) for number in (0, 5)]
-    ((label, found),) = forks_by_half(run_data(again)).items()
-    assert (label, found["per_question"].tolist()) == (f"{STAGE} (2 questions)", [2.0])
+    np.testing.assert_allclose([bar.get_height() for bar in share.patches], [1 / 2, np.nan])
 
 
 @pytest.mark.parametrize(("draw", "run", "sentence"), [
     (draw_progress, run_data(), "No result of the run has an accuracy or a reward."),
-    (draw_accuracy_by_calls, run_data(results=[result(1, 0.5, 1.0, 0)]), "The run has executed no tool call."),
     (draw_entropy, run_data(),
      "The run has no record of its trees (record_share=None, or nothing was recorded yet)."),
     (draw_entropy, run_data([row(entropies=None)]), "No recorded turn has an entropy."),
-    (draw_rises, run_data([row()]), "No recorded turn followed a tool response, so there is no rise to measure."),
     (draw_forks, run_data(), "The record has no training question: set a larger record_share."),
     (draw_forks, run_data([row()]), "No recorded training question was forked."),
 ])  # fmt: skip

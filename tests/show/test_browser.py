@@ -87,14 +87,14 @@ def test_the_tree_is_used_by_keyboard(open_page, pages):
     for _ in range(12):
         page.keyboard.press("Tab")
         reached.append(focused(page))
-    assert "unfold" in reached and "a-node-0-0" in reached
-    page.focus("#a-node-0-0")
+    assert "unfold" in reached and "node-0-0" in reached
+    page.focus("#node-0-0")
     steps = []
     for key in ("Tab", "Enter", "Escape"):
         page.keyboard.press(key)
         steps.append(focused(page))
-    assert steps == ["a-node-0-1", "a-turn-0-1", "a-node-0-1"]
-    assert page.evaluate("document.getElementById('a-turn-0-1').open")
+    assert steps == ["node-0-1", "turn-0-1", "node-0-1"]
+    assert page.evaluate("document.getElementById('turn-0-1').open")
 
 
 def test_the_buttons(open_page, pages):

@@ -8,7 +8,7 @@ import pytest
 
 from rllib_arpo.core.figures import ExaminedNode
 from rllib_arpo.core.tree import ForkDecision, QuestionTree
-from rllib_arpo.tracking.first_batch import first_batch_line, first_batch_warnings
+from rllib_arpo.tracking.first_batch import first_batch_warnings
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 
@@ -53,26 +53,6 @@ def asked(
 
 def parts(questions: Sequence[Asked]) -> tuple[list[QuestionTree], list[ExaminedNode]]:
     return [one.tree for one in questions], [node for one in questions for node in one.nodes]
-
-
-def test_the_line_of_trees():
-    """Of the roots 1, 0, 0 and 0 of three questions with two roots, and two right ones of the third."""
-    stats = [asked("10", "01", "10"), asked("00", "01", "00"), asked("11", "11", "10")]
-    assert first_batch_line(*parts(stats)) == (
-        "sampled     accuracy 0.500  pass@2 0.667  any of M 1.000  with signal 0.667  forked 0.33  3 questions"
-    )
-    assert len(first_batch_line(*parts(stats * 30))) <= 103
-
-
-def test_the_line_without_forks():
-    assert first_batch_line(*parts([asked("1000"), asked("0000")])) == (
-        "sampled     accuracy 0.125  pass@4 0.500  with signal 0.500  2 questions"
-    )
-
-
-def test_pass_at_k_where_questions_have_different_numbers_of_roots():
-    """One of three samples is right: two of them include it with probability 2/3."""
-    assert "pass@2 0.333" in first_batch_line(*parts([asked("100"), asked("00")]))
 
 
 def warnings(*stats: Asked, branching: str = "threshold") -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rllib_arpo import ARPOConfig
 from rllib_arpo.policy.compilation import fast_dtype
 from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser, run_recipe, run_terminal
-from rllib_arpo.tracking.transcripts import EvaluationTranscripts
+from rllib_arpo.tracking.before_training import EvaluateBeforeTraining
 
 parser = add_arm_args(recipe_parser(stop_reward=1.0, stop_iters=20))
 parser.add_argument("--model", required=True, help="its folder, or its id on the Hugging Face hub")
@@ -44,7 +44,7 @@ def make_config(model: str, args) -> ARPOConfig:
         .training(lr=args.lr, learner_num_threads=2)
         .env_runners(num_env_runners=0)
         .evaluation(evaluation_interval=2, evaluation_duration=5, evaluation_config={"env_config": {"split": "test"}})
-        .callbacks([EvaluationTranscripts])
+        .callbacks([EvaluateBeforeTraining])
         .reporting(record_share=1.0)
         .debugging(seed=args.seed)
     )

@@ -8,9 +8,9 @@ import pytest
 
 from rllib_arpo.core.figures import ExaminedNode
 from rllib_arpo.core.tree import ForkDecision
-from rllib_arpo.tracking import decisive_responses
-from rllib_arpo.tracking.decisive_responses import DecisiveResponses, decisiveness
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
+from tuned_examples import decisive_steps
+from tuned_examples.decisive_steps import DecisiveSteps, decisiveness
 
 TEXTS = {1: "A: see B", 2: "B: red C, blue D", 3: "C: see E"}
 DECISIVE, OTHER = 2, 3
@@ -19,11 +19,6 @@ DECISIVE, OTHER = 2, 3
 def node(response: int, delta: float, children: int = 0, *, on_policy: bool = True) -> ExaminedNode:
     decision = ForkDecision(level=0.0, delta=delta, children=children)
     return ExaminedNode("search", 0.5, on_policy, decision, np.array([response], np.int32), 1)
-
-
-class TwoHits(DecisiveResponses):
-    def is_decisive(self, response: str) -> bool:
-        return "," in response
 
 
 def shows_two(response: np.ndarray) -> bool:
@@ -59,17 +54,18 @@ PLAIN = make_tree([0], [make_trajectory("0", [make_turn([5], observation=[1]), d
 def test_the_driver_adds_the_means_over_the_iterations_questions(monkeypatch):
     """However the questions were handed over: three questions of which two are alike weigh as three."""
     tokenizer = SimpleNamespace(decode=lambda tokens: TEXTS[int(tokens[0])])
-    monkeypatch.setattr(decisive_responses, "load_tokenizer", {"model": tokenizer}.get)
+    monkeypatch.setattr(decisive_steps, "load_tokenizer", {"model": tokenizer}.get)
+    monkeypatch.setattr(decisive_steps, "shows_a_choice", lambda text: "," in text)
     sampled = [SimpleNamespace(tree=tree, entropy_window=2) for tree in (FORKED, PLAIN, PLAIN)]
     algorithm = SimpleNamespace(config=SimpleNamespace(model_name_or_path="model"), last_sampled=sampled)
     result = {"env_runners": {"accuracy": 0.5}}
-    TwoHits().on_train_result(algorithm=algorithm, metrics_logger=None, result=result)
+    DecisiveSteps().on_train_result(algorithm=algorithm, metrics_logger=None, result=result)
     assert result == {
         "env_runners": {
             "accuracy": 0.5,
-            "decisive": {"rise_share": 1.0, "delta": 0.25, "auc": 1.0, "fork_share": 0.5},
-            # Of FORKED 1/2 and -0.1875, of PLAIN 1 and 0.5.
-            "other": {"rise_share": pytest.approx(2.5 / 3), "delta": pytest.approx((-0.1875 + 0.5 + 0.5) / 3)},
+            "decisive": {"rise_share": 1.0, "auc": 1.0, "fork_share": 0.5},
+            # Of FORKED 1/2, of PLAIN 1.
+            "other": {"rise_share": pytest.approx(2.5 / 3)},
         }
     }
 
@@ -84,6 +80,5 @@ def test_what_the_nodes_do_not_tell_is_left_out():
     assert decisiveness([], shows_two) == {}
     assert decisiveness([node(OTHER, -0.5, 2)], shows_two) == {
         "other/rise_share": 0.0,
-        "other/delta": -0.5,
         "decisive/fork_share": 0.0,
     }
