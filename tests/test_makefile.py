@@ -83,17 +83,6 @@ def test_an_environment_that_make_did_not_make_is_kept(project):
     assert (project / ".venv" / "own").exists()
 
 
-def test_an_installation_that_was_interrupted_is_taken_up_again_or_begun_anew_for_another_device(project):
-    make(project, "DEVICE=gpu")
-    (project / ".venv" / "installed-gpu").unlink()
-    (project / ".venv" / "half").touch()
-    make(project, "DEVICE=gpu")
-    assert (project / ".venv" / "half").exists()
-    (project / ".venv" / "installed-gpu").unlink()
-    make(project, "DEVICE=cpu")
-    assert not (project / ".venv" / "half").exists()
-
-
 @pytest.mark.parametrize(("device", "python"), [("cpu", "3.11"), ("gpu", "3.12")])
 def test_a_lock_that_does_not_install_says_for_which_python_it_was_made(project, device, python):
     add_program(project, "python3", PYTHON.replace('echo "$@" >> pip.log', "exit 1"))

@@ -3,32 +3,12 @@
 import errno
 import logging
 import os
-import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
 import pytest
 
 from rllib_arpo.terminal import RunTerminal, activity, open_terminal, say, say_once
-
-
-@contextmanager
-def on_a_terminal() -> Iterator[list[str]]:
-    """Standard output is a terminal meanwhile; afterwards the list has its text, which must be short."""
-    (master, slave), kept, texts = os.openpty(), os.dup(1), []
-    os.dup2(slave, 1)
-    os.close(slave)
-    try:
-        yield texts
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)
-        with suppress(OSError):  # Nobody can write any more.
-            while True:
-                texts.append(os.read(master, 1 << 16).decode())
-        os.close(master)
 
 
 def make_noise() -> None:
@@ -63,14 +43,6 @@ def test_a_warning_of_the_package_is_shown_once(tmp_path, capfd):
     assert capfd.readouterr().out.splitlines() == warnings[1:3]
     assert (tmp_path / "run.log").read_text().splitlines() == warnings
     assert logger.parent.handlers == handlers
-
-
-def test_a_line_after_the_end_is_nobodys_error(tmp_path, capfd):
-    with RunTerminal(tmp_path / "run.log") as terminal:
-        pass
-    terminal.say("late")
-    terminal.warn("late")
-    assert capfd.readouterr() == ("late\nlate\n", "")
 
 
 def test_an_error_names_the_log(tmp_path, capfd):
@@ -130,15 +102,3 @@ def test_a_full_disk_of_the_log_takes_no_line_from_the_terminal(tmp_path, capfd,
 
 def raises_enospc(*_arguments):
     raise OSError(errno.ENOSPC, "No space left on device")
-
-
-def test_the_bar_of_an_activity_is_below_the_lines_and_leaves_nothing_behind(tmp_path):
-    with on_a_terminal() as texts, RunTerminal(tmp_path / "run.log"), activity("begins", "cold start", "steps") as tell:
-        tell(1, 4)
-        say("a line")
-        tell(3, 4)
-    text = "".join(texts)
-    bars = re.findall(r"cold start: +(\d+)%", text)
-    assert (bars[0], bars[-1]) == ("25", "75")
-    # Where the bar was, there are spaces before a line is written, and at the end.
-    assert re.search(r"\r +\ra line\r\n", text) and re.search(r"\r +\r$", text)

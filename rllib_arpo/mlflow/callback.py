@@ -148,7 +148,16 @@ class ARPOMLflowCallback(LoggerCallback):
 
     def _log(self, names: Collection[str]) -> set[str]:
         """Logs these trials, in the thread; returns those that the store does not have whole."""
-        failed = set()
+        # It tries twice: a connection that the server closed while it was idle fails once.
+        errors = self._try(self._try(names))
+        for name, error in errors.items():
+            self._warn(self._started[name][0], error)
+        self._failing = bool(errors)
+        return set(errors)
+
+    def _try(self, names: Collection[str]) -> dict[str, Exception]:
+        """Trial -> why it could not be logged."""
+        errors: dict[str, Exception] = {}
         for name in sorted(names):
             folder, results = self._started[name]
             # The stores behind MLflow raise errors of requests, urllib3, SQLAlchemy, boto3 and the file system. All of
@@ -159,10 +168,8 @@ class ARPOMLflowCallback(LoggerCallback):
                     self._logs[name] = RunLog(folder, self._store, results)
                 self._logs[name].log()
             except Exception as error:
-                failed.add(name)
-                self._warn(folder, error)
-        self._failing = bool(failed)
-        return failed
+                errors[name] = error
+        return errors
 
     def _warn(self, folder: Path, error: Exception) -> None:
         if not self._has_warned:

@@ -15,9 +15,8 @@ from rllib_arpo.redaction import without_secrets
 
 #: This tag identifies the run of a folder.
 FOLDER_TAG = "rllib_arpo.folder"
-#: With MLflow's defaults (7 retries of 120 s) a request can take many minutes. It has one retry, since a connection
-#: that the server closed while it was idle fails once.
-HTTP_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
+#: With MLflow's defaults (7 retries of 120 s) a request can take many minutes.
+HTTP_LIMITS = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0", "MLFLOW_HTTP_REQUEST_TIMEOUT": "5"}
 #: MLflow's filters have no escapes, so the tag encodes the characters that would end a quoted text.
 _QUOTABLE = str.maketrans({"'": "%27", "\\": "%5C"})
 DEFAULT_EXPERIMENT = "ARPO"

@@ -14,12 +14,6 @@ from tests.helpers.chat_templates import QWEN25
 from tests.helpers.models import byte_tokenizer, tiny_model
 
 
-def test_a_folder_that_is_not_empty_is_left_alone(tmp_path, capsys):
-    (tmp_path / "mine.py").write_text("")
-    assert run_command("new", [str(tmp_path)]) == 2
-    assert "is not an empty folder." in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_what_it_writes_runs(tmp_path):
     folder = tmp_path / "mine"

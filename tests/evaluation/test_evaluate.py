@@ -14,7 +14,7 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.tasks import ArithmeticTask
 from rllib_arpo.envs.tools.python import PythonTool
 from rllib_arpo.evaluation import model_folders as models
-from rllib_arpo.evaluation import plan, runner
+from rllib_arpo.evaluation import runner
 from rllib_arpo.files import write_checksums
 from rllib_arpo.policy.module_checkpoint import MODULE
 from tests.evaluation.conftest import ANSWER, CALL, recorded, samples, scripted_command
@@ -76,16 +76,6 @@ def test_what_an_engine_refuses_is_one_sentence(arguments, capsys):
     assert capsys.readouterr().err.startswith("error: engine='vlm' is unknown")
 
 
-@pytest.mark.parametrize(("owner", "name"), [(runner, "ask"), (models, "fingerprint"), (plan.Arm, "settings")])
-def test_a_bug_keeps_its_traceback(arguments, monkeypatch, owner, name):
-    def fail(*_args, **_kwargs):
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(owner, name, fail)
-    with pytest.raises(ValueError, match="a bug"):
-        run_command("evaluate", [*arguments()])
-
-
 def test_a_tool_that_does_not_start_is_one_sentence(arguments, no_engine, monkeypatch, capsys):
     def prepare(_tool):
         raise BrokenToolError("no sandbox here")
@@ -132,13 +122,6 @@ def test_the_record_has_every_turn_and_every_answer(finished):
     assert answered == {f"<answer> \\boxed{{{ANSWER}}} </answer>"}
     assert {answer.answer for sample, answer in rows if sample.stop_reason == "answer"} == {ANSWER}
     assert all(answer.exact_match == sample.accuracy for sample, answer in rows)
-
-
-def test_entropies_are_kept_on_demand(arguments, finished, tmp_path):
-    assert run_command("evaluate", [*arguments("--samples", "2", "--limit", "3"), "--entropies"]) == 0
-    turns = [turn for sample, _ in samples(tmp_path / "out") for turn in sample.turns]
-    assert all(len(turn.entropies) == len(turn.token_ids) and turn.entropies.min() > 0 for turn in turns)
-    assert {len(turn.entropies) for sample, _ in samples(finished.folder) for turn in sample.turns} == {0}
 
 
 def test_the_summary_says_what_was_run_and_every_figure(finished):
@@ -199,16 +182,6 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     write_checksums(str(checkpoint), LocalFileSystem())
     assert run_command("evaluate", command) == 2
     assert "checkpoint_000001 tools arithmetic with model_fingerprint=" in capsys.readouterr().err
-
-
-def test_greedy_decoding_of_one_question(arguments, tmp_path, capsys):
-    command = arguments("--samples", "1", "--temperature", "0", "--limit", "1")
-    assert run_command("evaluate", command) == 0
-    [(sample, answer)] = samples(tmp_path / "out")
-    assert (sample.agent_id, answer.sampling_seed) == ("0", None)
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert summary["arms"][0]["metrics"]["pass_at_1"]["low"] is None
-    assert "A single question has no interval." in capsys.readouterr().out
 
 
 def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):

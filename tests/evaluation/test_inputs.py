@@ -54,11 +54,6 @@ def test_the_cache_of_a_web_search_may_grow(command, asked, tmp_path):
     assert asked == [0, 1, 2, 3]
 
 
-def test_passages_in_the_configuration_are_no_file_names(command):
-    documents = [{"title": "Barn", "text": "It is red. " * 100}]
-    assert run_command("evaluate", command(ANSWER, tools={"search": {"documents": documents}})) == 0
-
-
 def test_an_index_that_was_built_anew_is_refused(command, asked, tmp_path, capsys):
     passages, index = tmp_path / "passages.jsonl", tmp_path / "index"
     passages.write_text('{"title": "Barn", "text": "It is red."}\n')

@@ -99,13 +99,6 @@ def test_what_a_trace_is_found_by():
     assert trace_scores(question) == {"reward": 1.0, "accuracy": 0.5}
 
 
-def test_scores_are_of_what_counts():
-    # "0" earned 1, "1" -1; "2" and "0.0" are masked.
-    assert trace_scores(recorded(TREE)) == {"reward": 0.0, "accuracy": 0.5}
-    masked = replace(FORKED, trajectories=(replace(FORKED.trajectories[0], stop_reason=StopReason.DEADLINE),))
-    assert trace_scores(recorded(masked)) == {}
-
-
 def test_trajectories_without_a_turn_and_models_without_a_tokenizer():
     root, *below = trace_spans(recorded(TREE, tokenizer=None))
     spans = {(span["parent"], span["name"]): span for span in below}

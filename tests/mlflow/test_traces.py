@@ -109,7 +109,7 @@ def test_a_trace_as_mlflow_reads_it(logged):
     root, fork = by_name["q3"], by_name["0.0, forked from 0 after turn 1"]
     assert (root.parent_id, root.start_time_ns // 10**6) == (None, trace.info.request_time)
     assert fork.parent_id == by_name["0, from the prompt"].span_id
-    assert (fork.attributes["dH"], fork.attributes["P"]) == (0.25, 0.55)
+    assert [span.attributes["P"] for span in trace.data.spans if "dH" in span.attributes] == [0.55]
 
 
 def test_at_most_so_many_questions_are_chosen_by_name(logs, model_folder):
@@ -138,10 +138,3 @@ def test_a_folder_s_files_are_taken_when_they_appear(logs, model_folder):
     (logs.folder / "late").rename(late)
     log.log()
     assert kinds(logs) == [(*kind, name) for kind in sorted([*first, ("evaluation", "3")]) for name in "ab"]
-
-
-def test_without_traces_a_record_is_not_read(local_database, tmp_path):
-    write_facts(tmp_path, RunFacts("id", "run", traces=0))
-    (tmp_path / "trees").mkdir()
-    (tmp_path / "trees" / "iteration-00001.parquet").write_text("not a table")
-    RunLog(tmp_path, open_store()).log()

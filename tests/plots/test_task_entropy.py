@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from rllib_arpo.core.branching import BranchingParams
-from rllib_arpo.plots.curves import entropy_curve, groups_of
+from rllib_arpo.plots.curves import entropy_curve
 from rllib_arpo.plots.task_entropy import COLUMNS, as_json, entropy_tables, task_entropy
 
 PARAMS = BranchingParams(branch_width=2, branch_base_probability=0.5, branch_entropy_weight=10.0)
@@ -33,21 +33,6 @@ def test_a_question_counts_once_however_many_turns_it_has():
     # s / sqrt(2) of (3, 5) is 1, of (5, 1) it is 2; t of two questions is 12.706, and one question has no interval.
     np.testing.assert_allclose(curve.half_width, [12.7062, 2 * 12.7062, np.nan], rtol=1e-5)
     assert entropy_curve(turns, 2).mean.tolist() == [4.0, 3.0]
-
-
-def test_groups_of_turns_by_tool_and_by_round():
-    turns = table(
-        ("a", "0", 0, None, [1.0], None), ("a", "0", 1, "search", [2.0], None), ("a", "0", 2, "python", [4.0], None),
-        ("b", "0", 0, None, [3.0], None), ("b", "0", 1, "python", [6.0], None),
-    )  # fmt: skip
-    assert {name: entropy_curve(own, 8).mean.tolist() for name, own in groups_of(turns).items()} == {
-        "start": [2.0],
-        "after tools": [4.5],  # ((2 + 4) / 2 + 6) / 2
-        "tool python": [5.0],
-        "tool search": [2.0],
-        "round 1": [4.0],
-        "round 2": [4.0],
-    }
 
 
 def test_the_results_of_a_task():

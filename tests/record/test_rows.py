@@ -106,11 +106,6 @@ def test_the_rows_of_other_turns_and_of_a_trajectory_without_one():
     assert {fork[name] for name in NODE} == {None}
 
 
-def test_what_was_not_trained_has_no_advantages():
-    rows = written(TREE)
-    assert {row[name] for row in rows for name in (*ADVANTAGE, "trained")} == {None, False}
-
-
 @pytest.mark.parametrize("seed", [None, *range(8)])
 def test_the_rows_give_the_question_back(seed):
     shape = {"max_forks": 6, "masked_probability": 0.2, "new_context_probability": 0.3}
@@ -128,12 +123,6 @@ def test_the_advantages_are_given_back():
     found = recorded_question(written(TREE, advantages=advantages()), {}).advantages
     assert found.leaves == advantages().leaves
     assert found.turns == advantages().turns | {("0.0", 0): TurnAdvantages()}
-
-
-def test_without_a_tokenizer_there_are_tokens_and_no_text():
-    rows = written(TREE, tokenizer=None)
-    assert rows[0]["token_ids"] == ids("<s>é").tolist()
-    assert {row[name] for row in rows for name in ("prompt", "text", "tool_output", "token_ends")} == {None}
 
 
 @pytest.mark.parametrize(

@@ -83,11 +83,6 @@ def test_a_file_states_its_version_and_the_settings(model_folder):
     assert [stated[name] for name in names] == [model_folder, "random", "wide", 0.7, 0.5, "group", 5]
 
 
-def test_greedy_evaluation_states_how_it_was_sampled(model_folder):
-    stated = settings_of(config(model_folder).get_evaluation_config_object())
-    assert [stated[name] for name in ("branching", "num_rollouts", "temperature")] == ["never", 1, 0.0]
-
-
 def recorded(folder: Path, made: ARPOConfig, questions: list[SampledQuestion], episodes: list[TreeEpisode]) -> list:
     """The rows of an iteration in which these questions were asked, and the update got these episodes."""
     recorder = TreeRecorder(made, lambda: folder)

@@ -52,10 +52,3 @@ def test_make_takes_the_lock_of_the_device_in_the_build_and_in_a_container(devic
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert f"pip install --quiet --no-deps -r requirements/{device}.lock" in done.stdout
-
-
-def test_the_context_leaves_out_what_git_ignores_and_nothing_else():
-    ignored = (REPOSITORY / "release" / "Dockerfile.dockerignore").read_text().splitlines()
-    patterns = {line.removeprefix("**/") for line in ignored if not line.startswith("#")}
-    by_git = set((REPOSITORY / ".gitignore").read_text().split())
-    assert patterns - {".venv*/"} == by_git - {".venv/", ".venv-trl/"}

@@ -49,34 +49,6 @@ def test_axe_finds_nothing_serious(open_page, pages, name, scheme):
     assert [(v["id"], v["nodes"][0]["html"]) for v in violations if v["impact"] in ("serious", "critical")] == []
 
 
-#: As MLflow shows an HTML artifact.
-IN_A_SANDBOX = """(html) => {
-  const frame = document.createElement("iframe");
-  frame.sandbox = "allow-scripts";
-  frame.src = URL.createObjectURL(new Blob([html], { type: "text/html" }));
-  document.body.append(frame);
-  return new Promise((loaded) => { frame.onload = () => loaded(); });
-}"""
-
-
-@pytest.mark.parametrize("name", ["index.html", "training-00001-lamps.html"])
-def test_a_page_works_as_an_artifact_of_mlflow(browser, pages, name):
-    page, faults = browser.new_page(), []
-    page.on("console", lambda message: faults.append(message.text))
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("request", lambda request: request.url.startswith(("blob:", "data:")) or faults.append(request.url))
-    page.evaluate(IN_A_SANDBOX, (pages / name).read_text())
-    frame = page.frames[1]
-    background = "getComputedStyle(document.body).backgroundColor"
-    before = frame.evaluate(background)
-    frame.click("#theme")
-    assert {before, frame.evaluate(background)} == {"rgb(255, 255, 255)", "rgb(21, 24, 28)"}
-    assert frame.evaluate("[...document.images].every((image) => image.naturalWidth > 100)")
-    assert frame.evaluate("document.images.length") == (4 if name == "index.html" else 0)
-    page.close()
-    assert faults == []
-
-
 def focused(page) -> str:
     return page.evaluate("document.activeElement.id || document.activeElement.parentElement.id")
 

@@ -2,13 +2,12 @@
 
 import asyncio
 
-import numpy as np
 import pytest
 
 from rllib_arpo.envs.question import QA, Question
 from rllib_arpo.envs.worlds.registry import find_world
 from tuned_examples import frozen_lake
-from tuned_examples.frozen_lake import LIKES, MOVES, Lake, demonstrated, half_good, lake_map, show
+from tuned_examples.frozen_lake import MOVES, Lake, half_good, lake_map, show
 
 LEFT, DOWN, RIGHT, UP = range(4)
 
@@ -72,20 +71,6 @@ def test_a_path_leads_to_the_lake_and_the_demonstrator_stays_on_it():
         ]
         assert read[3].endswith(" onLake")
         assert all(move == "right" for text, move in zip(read, wrote, strict=True) if text.endswith("onPath"))
-
-
-def test_the_demonstrator_spares_walls_always_and_holes_when_it_looks(monkeypatch):
-    def moves(looks: float, tiles: tuple[str, ...]) -> np.ndarray:
-        monkeypatch.setattr(frozen_lake, "LOOKS", looks)
-        rng = np.random.default_rng(0)
-        return np.bincount([demonstrated(tiles, rng) for _ in range(4000)], minlength=4) / 4000
-
-    assert moves(1.0, ("", "F", "H", ""))[[LEFT, RIGHT, UP]].sum() == 0
-    never = LIKES[[DOWN, RIGHT]] / LIKES[[DOWN, RIGHT]].sum()
-    assert moves(0.0, ("", "F", "H", ""))[[DOWN, RIGHT]] == pytest.approx(never, abs=0.03)
-    assert moves(0.25, ("", "F", "H", ""))[RIGHT] == pytest.approx(0.75 * never[1], abs=0.03)
-    # Among holes alone it steps into one.
-    assert moves(1.0, ("", "H", "", ""))[DOWN] == 1
 
 
 @pytest.mark.parametrize("path", [0, 3])

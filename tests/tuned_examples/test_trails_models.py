@@ -6,10 +6,9 @@ import pytest
 
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.tasks import trails
-from rllib_arpo.envs.tasks.trail_forms import LATE
 from tuned_examples import frozen_lake, small_models, trails_demonstrations, trails_models
-from tuned_examples.small_models import ColdStart, SmallModel, look_back
-from tuned_examples.trails_models import MODEL, MODELS, cold_started_smollm2, small_model, trails_tokenizer
+from tuned_examples.small_models import ColdStart, SmallModel
+from tuned_examples.trails_models import MODEL, cold_started_smollm2, small_model, trails_tokenizer
 
 TINY = SmallModel(
     hidden_size=32,
@@ -36,23 +35,6 @@ def test_tags_words_digits_and_syllables_are_a_token_each():
         "<search>", " gold", " Mo", "mu", "po", "</search>", "<result>", " Mo", "mu", "po", ":", " number", " ", "9",
         "7", "</result>", "\n",
     ]  # fmt: skip
-
-
-def test_a_head_that_looks_back_attends_to_the_token_before():
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=50, hidden_size=64, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
-        attention_bias=True, initializer_range=0.02, rope_parameters={"rope_type": "default", "rope_theta": 100.0},
-        attn_implementation="eager",
-    )  # fmt: skip
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config)
-    look_back(model, head=1)
-    attention = model(torch.randint(0, 50, (1, 40)), output_attentions=True).attentions[0][0]
-    assert attention[1].diagonal(-1).mean() > 0.9
-    assert attention[0].diagonal(-1).mean() < 0.2
 
 
 def test_the_small_model_loads(tiny, monkeypatch):
@@ -111,12 +93,6 @@ def test_the_name_follows_the_settings_and_not_the_wording_of_the_code(monkeypat
     assert frozen_lake.lake_model(lake) != usual
 
 
-def test_the_form_any_has_a_model_of_its_own(monkeypatch):
-    monkeypatch.setattr(small_models, "cached_folder", lambda name, _make, _cache: name)
-    assert small_model(form="any") == small_model(MODELS["any"], form="any") != small_model(MODEL, form="any")
-    assert small_model(form="late") == small_model(MODEL, form="late")
-
-
 def test_another_seed_makes_another_model(monkeypatch, tmp_path):
     monkeypatch.setattr(small_models, "cached_folder", lambda name, _make, _cache: name)
     assert small_model(TINY) == small_model(TINY, seed=0) != small_model(TINY, seed=1)
@@ -125,16 +101,6 @@ def test_another_seed_makes_another_model(monkeypatch, tmp_path):
         recipe.write_random(tmp_path, trails_tokenizer())
         weights.append((tmp_path / "model.safetensors").read_bytes())
     assert weights[0] == weights[1] != weights[2]
-
-
-def test_a_model_is_tuned_on_the_transcripts_of_its_form(tmp_path, monkeypatch):
-    read = []
-    monkeypatch.setattr(
-        ColdStart, "__call__", lambda stage, _model, _output, rows: read.append((stage.rows, rows[stage.rows].keywords))
-    )
-    monkeypatch.setattr(small_models, "cached_folder", lambda _name, make, _cache: make(tmp_path))
-    small_model(TINY, form="late")
-    assert read == [("exercises", {"form": LATE}), ("imperfect", {"form": LATE})]
 
 
 def test_the_name_of_the_tuned_smollm2_follows_what_it_reads(model_folder, monkeypatch):

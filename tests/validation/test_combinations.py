@@ -2,7 +2,6 @@
 
 import sys
 from functools import partial
-from importlib.metadata import PackageNotFoundError
 
 import pytest
 import ray
@@ -129,14 +128,6 @@ def test_a_mixture_of_experts_needs_a_newer_vllm(tmp_path, monkeypatch):
     assert message(small_config(folder, engine="vllm")) == (
         f"model_name_or_path={folder!r}: a mixture of 4 experts needs vLLM 0.32 or newer, and 0.26.0 is installed."
     )
-
-
-def test_a_driver_without_vllm_leaves_its_version_to_the_engines(monkeypatch):
-    def missing(build: str) -> str:
-        raise PackageNotFoundError(build)
-
-    monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", missing)
-    assert vllm_version() is None
 
 
 def test_without_peft_its_extra_is_named(model_folder, monkeypatch):

@@ -1,6 +1,5 @@
 """What follows from the declarations of options: methods, defaults, help, who reads them in evaluation."""
 
-import inspect
 from pathlib import Path
 
 import pytest
@@ -18,14 +17,6 @@ def test_a_method_sets_what_it_is_given_and_nothing_else(method):
         untouched = dict(vars(config))
         assert getattr(config, method)(**{name: value}) is config
         assert {key: v for key, v in vars(config).items() if v is not untouched[key]} == {name: value}
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_help_names_every_keyword_with_its_default(method):
-    lines = [line.strip() for line in inspect.getdoc(getattr(ARPOConfig, method)).splitlines()]
-    for name, option in METHODS[method].options.items():
-        start = f"{name}: " if callable(option.default) else f"{name} ({option.default!r}): "
-        assert sum(line.startswith(start) for line in lines) == 1, start
 
 
 @pytest.mark.parametrize(

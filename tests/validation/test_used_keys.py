@@ -1,7 +1,6 @@
 """Keys of RLlib that this package reads itself, or that go through its classes: they have an effect."""
 
 import logging
-from types import SimpleNamespace
 
 import pytest
 from ray.rllib.callbacks.callbacks import RLlibCallback
@@ -12,7 +11,6 @@ from ray.rllib.utils.metrics.stats import MeanStats
 from rllib_arpo import ARPO, ARPOConfig
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
-from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.rollout.messages import Purpose
 from tests.helpers.configs import small_config
@@ -38,16 +36,6 @@ def test_who_switches_validation_off_gets_none():
     with pytest.raises(ValueError, match=r"^model_name_or_path=None: must be the id or folder of a model\.$"):
         ARPOConfig().validate()
     ARPOConfig().experimental(_validate_config=False).validate()
-
-
-def test_env_runner_restore_timeout_s():
-    """A driver waits in vain for its only env runner."""
-    config = ARPOConfig().fault_tolerance(env_runner_restore_timeout_s=0.5)
-    manager = SimpleNamespace(actors=lambda: {1: None})
-    nobody = SimpleNamespace(healthy_env_runner_ids=list, _worker_manager=manager)
-    dispatcher = QuestionDispatcher(nobody, config, None, lambda: None)
-    with pytest.raises(RuntimeError, match="does not come back; 0 questions are missing"):
-        dispatcher._wait_for_env_runners("it died")
 
 
 class OwnARPO(ARPO):
