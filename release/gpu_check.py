@@ -1,6 +1,5 @@
 """Checks this package on a GPU: runs the tests of tests/gpu, keeps their figures in a file, and prints them.
 
-    python release/gpu_check.py --list                                # the parts, and the seconds that they may take
     python release/gpu_check.py --json gpu.json                       # all parts, one after the other
     python release/gpu_check.py --json gpu.json --only update rollout
 
@@ -15,7 +14,6 @@ The exit status is 1 if a part failed. The targets of speed are for one H200.
 from __future__ import annotations
 
 import argparse
-import ast
 import contextlib
 import json
 import os
@@ -35,20 +33,6 @@ PARTS = (
 LIMIT_S, GRACE_S = 510.0, 5.0
 #: The reason for a part during which the check itself was asked to end.
 ENDED = "the check was asked to end"
-
-
-def listed(parts: dict[str, dict[str, Any]]) -> list[str]:
-    """A line for each part: its description, the seconds that it may take, and the seconds that it took (`parts`)."""
-    most, lines = LIMIT_S + 2 * GRACE_S, []
-    for name in PARTS:
-        about = ast.get_docstring(ast.parse((REPOSITORY / "tests" / "gpu" / f"test_{name}.py").read_text())) or ""
-        part = parts.get(name, {})
-        took = (
-            f"{part['status']} in {part['seconds']:.0f} s on {part['device']}" if "device" in part else "not measured"
-        )
-        lines.append(f"{name:12s} at most {most:.0f} s, {took}: {about.partition(chr(10))[0]}")
-    took_s = sum(part["seconds"] for part in parts.values())
-    return [*lines, f"{'all':12s} at most {most * len(PARTS):.0f} s, of which {took_s:.0f} s have been taken"]
 
 
 def run_part(name: str, work: Path, *, tiny: bool, limit: float) -> dict[str, Any]:
@@ -120,16 +104,12 @@ def show(name: str, part: dict[str, Any]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, metavar="FILE", default="gpu.json", help="results; an old file continues")
-    parser.add_argument("--list", action="store_true", help="list the parts, with their results in FILE; run nothing")
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS, metavar="PART", help="run only these parts")
     parser.add_argument("--limit", type=float, metavar="SECONDS", default=LIMIT_S, help="end a part after this time")
     parser.add_argument("--tiny", action="store_true", help="tiny models, also on a CPU, to test the check")
     args = parser.parse_args()
     size, file = "tiny" if args.tiny else "full", args.json.resolve()
     results = json.loads(file.read_text()) if file.exists() else {"size": size, "parts": {}}
-    if args.list:
-        print("\n".join(listed(results["parts"])))
-        return 0
     if results["size"] != size:
         parser.error(f"{file} has results of a {results['size']} run: name another file for a {size} one")
     parts, work = results["parts"], file.with_name(f"{file.name}.work")

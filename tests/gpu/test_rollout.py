@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from release.benchmarks.common.bench import Bench, EngineHandle, rounded
-from release.benchmarks.rollout import entropy_probe, forks
+from release.benchmarks.rollout import entropy_probe
 from release.benchmarks.rollout.raw_vllm import against_vllm
 from release.benchmarks.rollout.workload import Workload
 from tests.gpu.workbench import DTYPE, SIZES, Shape, random_qwen3
@@ -76,11 +76,3 @@ def test_the_cost_of_entropies(bench, figures):
     ):
         name, detail = f"share of time for entropies {name}", measured[f"{key}_detail"]
         figures.add(name, measured[key], at_most=most, is_speed=True, detail=detail)
-
-
-def test_the_cost_of_forks(bench, figures):
-    measured = forks.forks(bench)
-    detail = measured[f"{forks.CACHED}_detail"]
-    figures.add("prefix tokens of forks from the cache", measured[forks.CACHED], at_least=0.95, detail=detail)
-    detail = measured[f"{forks.COST}_detail"]
-    figures.add("tokens computed for 16 forks / for one request", measured[forks.COST], at_most=0.6, detail=detail)

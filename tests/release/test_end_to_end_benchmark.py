@@ -23,36 +23,30 @@ TRL_PYTHON = REPOSITORY / ".venv-trl/bin/python"
 CALL = {"type": "function", "function": {"name": "search", "arguments": {"query": "Korami"}}}
 CALLING = {"role": "assistant", "content": "", "tool_calls": [CALL]}
 RESULT = {"role": "tool", "name": "search", "content": "Korami: see Toluna"}
-#: Of an iteration and of a run, on both sides.
+#: Of an iteration, on both sides.
 ITERATION = {"seconds", "sampling_s", "update_s", "sync_s", "generated_tokens", "tool_calls", "reward", "accuracy"}
-RUN = {"start_s", "iterations", "versions", "threads", "setting", "load_after"}
 
 
-def run(tmp_path: Path, *arguments: str) -> tuple[dict, Path]:
-    """What a tiny run writes, and the folder of its sides' results."""
-    results, runs = tmp_path / "results.json", tmp_path / "runs"
-    argv = ["-m", "release.benchmarks.end_to_end", "--json", str(results), "--runs", str(runs), "--tiny", *arguments]
+def run(tmp_path: Path, *arguments: str) -> dict:
+    """What a tiny run writes."""
+    results = tmp_path / "results.json"
+    argv = ["-m", "release.benchmarks.end_to_end", "--json", str(results), "--tiny", *arguments]
     done = subprocess.run([sys.executable, *argv], cwd=REPOSITORY, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr + "".join(log.read_text()[-2000:] for log in runs.glob("*.log"))
-    return json.loads(results.read_text()), runs
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(results.read_text())
 
 
-def check_side(file: Path) -> None:
-    side = json.loads(file.read_text())
-    assert side.keys() == RUN
-    assert len(side["iterations"]) == 2
-    for row in side["iterations"]:
-        assert row.keys() == ITERATION
-        assert row["sampling_s"] + row["update_s"] + row["sync_s"] <= row["seconds"] + 1e-6
-        assert row["generated_tokens"] >= 8 * 16
+def check_side(detail: dict) -> None:
+    means = {name: detail[f"{name}_mean"] for name in ITERATION}
+    assert means["sampling_s"] + means["update_s"] + means["sync_s"] <= means["seconds"] + 1e-6
+    assert means["generated_tokens"] >= 8 * 16
 
 
 @pytest.mark.slow
 def test_a_tiny_run_without_trl_writes_every_key(tmp_path):
     """GRPO's side is another name of an algorithm (test_both_sides_get_the_recipes_settings_and_questions)."""
-    written, runs = run(tmp_path, "--trl-python", str(tmp_path / "python"), "--sides", "trl", "arpo")
-    check_side(runs / "arpo-0.json")
-    assert written["iterations_per_hour_arpo"] > 0
+    written = run(tmp_path, "--trl-python", str(tmp_path / "python"), "--sides", "trl", "arpo")
+    check_side(written["iterations_per_hour_arpo_detail"])
     assert [key for key in TARGETS if written[key] is not None] == ["iterations_per_hour_arpo"]
     reason = f"TRL's environment is missing: there is no {tmp_path / 'python'}"
     assert written["speedup_arpo_detail"]["skipped"] == reason
@@ -62,10 +56,9 @@ def test_a_tiny_run_without_trl_writes_every_key(tmp_path):
 @pytest.mark.slow
 @pytest.mark.skipif(not TRL_PYTHON.exists(), reason="TRL's environment .venv-trl is missing")
 def test_a_tiny_run_of_trl_writes_every_key(tmp_path):
-    written, runs = run(tmp_path, "--sides", "trl")
-    check_side(runs / "trl-0.json")
+    written = run(tmp_path, "--sides", "trl")
+    check_side(written["iterations_per_hour_trl_detail"])
     assert written["iterations_per_hour_trl_detail"]["versions"]["trl"] == "1.16.0"
-    assert written["speedup_grpo_detail"]["skipped"] == "there is no run of grpo"
 
 
 @pytest.mark.parametrize("tokenizer", [byte_tokenizer, trails_tokenizer], ids=["ChatML", "trails"])
@@ -150,15 +143,11 @@ def test_the_search_of_trl_is_that_of_the_task():
 
 
 def test_the_first_iteration_does_not_count():
-    def side(*seconds: float) -> list[dict]:
+    def side(*seconds: float) -> dict:
         rows = [dict.fromkeys(ITERATION, second) for second in seconds]
-        run = {"start_s": 1.0, "versions": {}, "threads": 2, "setting": {}}
-        return [{**run, "iterations": rows}]
+        return {"start_s": 1.0, "load_after": 0.0, "versions": {}, "threads": 2, "setting": {}, "iterations": rows}
 
     results = figures({"trl": side(100.0, 8.0, 10.0), "grpo": side(1.0, 2.0, 4.0)}, {})
-    assert results["iterations_per_hour_trl"] == 400.0
-    assert results["speedup_grpo"] == 3.0
-    low, high = results["speedup_grpo_detail"]["interval"]
-    assert 0 < low < 3.0 < high
+    assert (results["iterations_per_hour_trl"], results["speedup_grpo"]) == (400.0, 3.0)
     assert results["speedup_arpo"] is None
     assert results.keys() == {*TARGETS, *(f"{key}_detail" for key in TARGETS)}

@@ -10,8 +10,8 @@ Then run the benchmark:
     python -m release.benchmarks.end_to_end --json end_to_end.json            # SmolLM2-135M, the main job
     python -m release.benchmarks.end_to_end --json end_to_end.json --quick    # a model of 1.3 million parameters
 
-Each side runs in its own process, one after the other. Results stay in the folder of --runs, and a run with a result
-there is not repeated. Without TRL's environment its figures are missing, and the table says so.
+Each side runs in its own process, one after the other. Without TRL's environment its figures are missing, and the table
+says so.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ import numpy as np
 from release.benchmarks.common import bench
 from release.benchmarks.common.bench import Bench, Benchmark, BenchmarkError, load, missing, spread
 from release.benchmarks.end_to_end.task_file import ALGORITHMS, SIDES, SIZES, TRL, make_model, make_request
-from release.evidence.study_figures import ratio_of_means
-from rllib_arpo.files import write_json
 from rllib_arpo.tracking.machine import num_cores
 
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -46,14 +44,13 @@ TARGETS = {
 #: This many iterations at the start of a run do not count.
 WARM_UP = 1
 
-#: Side -> the results of its runs, in the order of the seeds.
-Runs = Mapping[str, Sequence[Mapping[str, Any]]]
+#: Side -> the result of its run.
+Runs = Mapping[str, Mapping[str, Any]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, help="run only these sides")
-    parser.add_argument("--seeds", nargs="+", type=int, default=[0], help="run each side with each of these seeds")
-    parser.add_argument("--runs", type=Path, metavar="FOLDER", help="keep the runs' files here; default: do not")
+    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--gpu",
         action="store_true",
@@ -63,24 +60,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def compare(run: Bench) -> dict[str, Any]:
-    """Runs the sides in turn, in an order that alternates between seeds, and returns all figures."""
-    args = run.args
-    folder = args.runs or run.scratch
-    folder.mkdir(parents=True, exist_ok=True)
+    """Runs the sides, one after the other, and returns all figures."""
+    args, runs = run.args, {}
     has_trl = args.trl_python.exists()
-    sides = [side for side in SIDES if side in args.sides and (side != TRL or has_trl)]
     vllm = args.gpu and has_trl and _has_vllm(args.trl_python)
-    model, results = make_model(run.size, folder), {}
-    for turn, seed in enumerate(args.seeds):
-        for side in sides if turn % 2 == 0 else reversed(sides):
-            file = folder / f"{side}-{seed}.json"
-            if not file.exists():
-                print(f"--- {side}, seed {seed}, load {load()}", flush=True)
-                request = make_request(SIZES[run.size], side, model, seed, gpu=args.gpu, vllm=vllm)
-                write_json(file, run_side(request, args.trl_python, folder) | {"load_after": load()})
-            results.setdefault(side, []).append(json.loads(file.read_text()))
-    reasons = {} if has_trl else {TRL: f"TRL's environment is missing: there is no {args.trl_python}"}
-    return figures(results, reasons)
+    model = make_model(run.size, run.scratch)
+    for side in [side for side in SIDES if side in args.sides and (side != TRL or has_trl)]:
+        print(f"--- {side}, load {load()}", flush=True)
+        request = make_request(SIZES[run.size], side, model, args.seed, gpu=args.gpu, vllm=vllm)
+        runs[side] = run_side(request, args.trl_python, run.scratch) | {"load_after": load()}
+    return figures(runs, {} if has_trl else {TRL: f"TRL's environment is missing: there is no {args.trl_python}"})
 
 
 def _has_vllm(python: Path) -> bool:
@@ -100,7 +89,7 @@ def run_side(request: Mapping[str, Any], trl_python: Path, folder: Path) -> dict
     """
     side = request["side"]
     module, python = ("trl_side", str(trl_python)) if side == TRL else ("our_side", sys.executable)
-    asked, result, log = (folder / f"{side}-{request['seed']}{end}" for end in (".request", ".result", ".log"))
+    asked, result, log = (folder / f"{side}{end}" for end in (".request", ".result", ".log"))
     asked.write_text(json.dumps(request))
     path = os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
     threads = {"OMP_NUM_THREADS": str(num_cores()), "TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": path}
@@ -134,27 +123,25 @@ def figures(runs: Runs, reasons: Mapping[str, str]) -> dict[str, Any]:
                 results |= missing_of(absent[0], key)
                 continue
             theirs, ours = (_column(runs[one], column) for one in (TRL, side))
-            value, low, high = ratio_of_means(np.array(theirs), np.array(ours)) or (theirs[0] / ours[0], None, None)
-            detail = {f"{TRL}_s": spread(theirs), f"{side}_s": spread(ours), "interval": [low, high]}
-            results |= {key: value, f"{key}_detail": detail}
+            detail = {f"{TRL}_s": spread(theirs), f"{side}_s": spread(ours)}
+            results |= {key: float(np.mean(theirs) / np.mean(ours)), f"{key}_detail": detail}
     return results
 
 
-def _speed(key: str, runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _speed(key: str, run: Mapping[str, Any]) -> dict[str, Any]:
     """Iterations per hour; the detail has everything else about the side."""
-    columns = {name: _column(runs, name) for name in runs[0]["iterations"][0]}
+    columns = {name: _column(run, name) for name in run["iterations"][0]}
     detail = {
         **{name: spread(values) for name, values in columns.items()},
         **{f"{name}_mean": float(np.mean(values)) for name, values in columns.items()},
-        "warm_up_s": [run["iterations"][0]["seconds"] for run in runs],
-        "start_s": [run["start_s"] for run in runs],
-        **{name: runs[0][name] for name in ("versions", "threads", "setting")},
+        "warm_up_s": run["iterations"][0]["seconds"],
+        **{name: run[name] for name in ("start_s", "load_after", "versions", "threads", "setting")},
     }
     return {key: 3600 / float(np.mean(columns["seconds"])), f"{key}_detail": detail}
 
 
-def _column(runs: Sequence[Mapping[str, Any]], name: str) -> list[float]:
-    return [row[name] for run in runs for row in run["iterations"][WARM_UP:]]
+def _column(run: Mapping[str, Any], name: str) -> list[float]:
+    return [row[name] for row in run["iterations"][WARM_UP:]]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

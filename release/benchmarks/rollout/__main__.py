@@ -19,7 +19,7 @@ import sys
 
 from release.benchmarks.common import bench
 from release.benchmarks.common.bench import Benchmark
-from release.benchmarks.rollout import entropy_probe, forks, lockstep, raw_vllm, step_python
+from release.benchmarks.rollout import entropy_probe, lockstep, raw_vllm, step_python
 
 BENCHMARKS = (
     Benchmark(raw_vllm.raw_vllm, {"raw_vllm_ratio": ">= 0.95"}),
@@ -27,7 +27,6 @@ BENCHMARKS = (
     Benchmark(
         lockstep.longtail, {"lockstep_ratio_longtail": ">= 1.8", "lockstep_ratio_longtail_nologprobs": "reported"}
     ),
-    Benchmark(forks.forks, {"fork_cached_fraction": ">= 0.95", "fork_cost_ratio": "<= 0.6"}),
     Benchmark(entropy_probe.overhead, {"entropy_overhead": "<= 0.03", "entropy_overhead_all": "reported"}),
 )
 
