@@ -76,13 +76,6 @@ def test_another_device_begins_with_an_empty_folder(project):
     assert installed_locks(project) == [f"requirements/{device}.lock" for device in ("gpu", "cpu", "gpu")]
 
 
-def test_an_environment_that_make_did_not_make_is_kept(project):
-    subprocess.run(["python3", "-m", "venv", ".venv"], cwd=project, check=True)
-    (project / ".venv" / "own").touch()
-    make(project, "DEVICE=gpu")
-    assert (project / ".venv" / "own").exists()
-
-
 @pytest.mark.parametrize(("device", "python"), [("cpu", "3.11"), ("gpu", "3.12")])
 def test_a_lock_that_does_not_install_says_for_which_python_it_was_made(project, device, python):
     add_program(project, "python3", PYTHON.replace('echo "$@" >> pip.log', "exit 1"))
@@ -92,9 +85,3 @@ def test_a_lock_that_does_not_install_says_for_which_python_it_was_made(project,
         f"A package of requirements/{device}.lock did not install. The lock was made for Python {python} on Linux "
         f"x86-64; where another Python has no wheels for it, say make clean, then make PYTHON=python{python}."
     )
-
-
-def test_a_device_that_does_not_exist_is_refused(project):
-    done = make(project, "DEVICE=tpu")
-    assert done.stderr.endswith('*** DEVICE is "tpu": say cpu or gpu.  Stop.\n')
-    assert not (project / ".venv").exists()

@@ -9,21 +9,18 @@ The file has an `env_config` with a "world". An action is a text, or a call such
 
 import argparse
 import asyncio
-import contextlib
 import json
 import random
-import re
 import statistics
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 
 from rllib_arpo.envs.env_config import read_env_config
-from rllib_arpo.envs.errors import BrokenToolError, ForkRefused, class_names
+from rllib_arpo.envs.errors import ForkRefused
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.data_files import read_json
 from rllib_arpo.envs.support.loop_thread import in_thread
-from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.tools import Tool
 from rllib_arpo.envs.tools.random_arguments import random_arguments
 from rllib_arpo.envs.worlds import Call, Reply, WholeTurn
@@ -32,9 +29,6 @@ from rllib_arpo.envs.worlds.session import WorldSession, difference
 from rllib_arpo.errors import CHECKS, CommandError, command_errors
 from rllib_arpo.options.rules import at_least
 from rllib_arpo.terminal import printable
-
-#: In the name of an exception's class, or of a base: something between the tool and a service failed.
-_SERVICE = re.compile(r"Connect|Timeout|Network|Unreachable|Unavailable|Operational|SSL|gaierror|BrokenPipe")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +58,7 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
         actions: Iterator[str] = (line.rstrip("\n") for line in sys.stdin)
     else:
         actions = random_actions(own, args.words, random.Random(args.seed), args.random)
-    with command_errors((*CHECKS, ForkRefused)), _told_apart():
+    with command_errors((*CHECKS, ForkRefused)):
         asyncio.run(_play(config.make_world, question, own, actions, args.forks))
     return 0
 
@@ -84,11 +78,6 @@ async def _play(
         paid = f" (reward {reply.reward:g})" if reply.reward else ""
         kind = f" ({reply.raised[0]})" if reply.raised else ""
         print(printable(f"{reply.status}{kind}: {reply.text}{' '.join(map(str, reply.messages))}{paid}"))
-        if _is_of_a_service(reply.raised):
-            print(
-                "This looks like the failure of a service, but the model reads it as its own mistake: raise"
-                " BrokenToolError instead, and the trajectory is left out of training."
-            )
         if reply.done:
             print("The world has ended the trajectory.")
             break
@@ -100,23 +89,6 @@ async def _play(
         print(printable(f"Repeated, it gives other replies: {first or second}."))
     for one in (session, trunk):
         await one.close()
-
-
-def _is_of_a_service(kinds: Sequence[str]) -> bool:
-    """Whether an exception of these classes is an operator's to mend, rather than the model's mistake."""
-    return any(map(_SERVICE.search, kinds))
-
-
-@contextlib.contextmanager
-def _told_apart() -> Iterator[None]:
-    """Raises a `CommandError` that does not blame the model for what an operator must mend."""
-    try:
-        yield
-    except Exception as error:
-        if not isinstance(error, BrokenToolError) and not _is_of_a_service(class_names(error)):
-            raise
-        raised = f"{type(error).__name__}: {first_line(error)}"
-        raise CommandError(f"The world is broken, which is not the model's mistake ({raised}).") from error
 
 
 async def _reply(session: WorldSession, tools: Mapping[str, Tool], action: str) -> Reply:

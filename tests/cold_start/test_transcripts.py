@@ -38,15 +38,6 @@ def test_every_turn_of_a_conversation_is_trained_on():
     ]
 
 
-def test_a_template_that_drops_thoughts_does_not_touch_what_is_trained_on():
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = tokenizer.chat_template.replace(
-        "message['content']", "message['content'].split('</think>')[-1]"
-    )
-    segments = split_transcript(Chat(tokenizer), Transcript(TRANSCRIPT))
-    assert Segment("<think>look</think><search>a</search>", True) in segments
-
-
 def test_exactly_the_given_tokens_have_no_label():
     tokenizer = byte_tokenizer()
     example = tokenize_transcript(Chat(tokenizer), Transcript(TRANSCRIPT))
@@ -118,14 +109,6 @@ def test_a_bad_row_is_named_with_its_file(tmp_path, row, complaint):
     with pytest.raises(DataError) as error:
         load_examples(tokenizer, path, max_length=1000)
     assert str(error.value).startswith(f"{path}, {complaint}")
-
-
-def test_files_that_are_no_transcripts(tmp_path):
-    with pytest.raises(DataError, match=r"none\.jsonl: no such file"):
-        read_transcripts(tmp_path / "none.jsonl")
-    (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(DataError, match=r"empty\.jsonl has no rows\."):
-        read_transcripts(tmp_path / "empty.jsonl")
 
 
 def test_long_transcripts_are_left_out_and_counted(tmp_path, capsys):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import sys
 
 import pytest
 
@@ -68,73 +67,29 @@ def test_a_world_is_played_by_hand_and_forked(tmp_path, capsys, monkeypatch):
     )
 
 
-class DatabaseDown(ConnectionError):
-    """Of a user."""
-
-
-ERRORS = {"no": ValueError, "down": DatabaseDown, "broken": BrokenToolError, "": RuntimeError}
-
-
 class Store:
-    """Its method, or with `at` its `reset`, raises the error of that name."""
-
-    def __init__(self, at: str | None = None):
-        self.at = at
+    """Its method raises an error, or it cannot be reached."""
 
     def reset(self, seed: int) -> None:
-        if self.at is not None:
-            raise ERRORS[self.at](f"{self.at} at the start")
+        """Does nothing."""
 
     def find(self, what: str) -> str:
         """Finds something."""
-        raise ERRORS[what](what)
+        raise {"no": ValueError, "broken": BrokenToolError}[what](what)
 
     def get_reward(self) -> float:
         return 0.0
 
 
-def find(what: str) -> str:
-    return json.dumps({"name": "find", "arguments": {"what": what}})
-
-
-SERVICE = (
-    "This looks like the failure of a service, but the model reads it as its own mistake: raise BrokenToolError"
-    " instead, and the trajectory is left out of training."
-)
-BROKEN = "error: The world is broken, which is not the model's mistake ({}).\n"
-
-
-@pytest.mark.parametrize("python", [{}, {"python": sys.executable}])
-def test_an_operators_failure_is_told_from_the_models_mistake(tmp_path, capsys, monkeypatch, python):
+def test_a_models_mistake_is_told_from_a_broken_world(tmp_path, capsys, monkeypatch):
     file = tmp_path / "env.json"
-    file.write_text(json.dumps({"world": {f"{__name__}:Store": python}}))
-    lines = [find("no"), '{"name": "find"}', find("down"), find("")]
+    file.write_text(json.dumps({"world": {f"{__name__}:Store": {}}}))
+    lines = [json.dumps({"name": "find", "arguments": {"what": what}}) for what in ("no", "broken")]
     monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines)))
-    assert run_command("try", [str(file), "--forks", "0"]) == 0
-    said = [line for line in capsys.readouterr().out.splitlines() if line[0] != ">"]
-    assert said[1:-2] == [
-        "error (ValueError): no",
-        "error: find: wrong arguments: 'what' is a required property.",
-        "error (DatabaseDown): down",
-        SERVICE,
-        "error (RuntimeError): RuntimeError",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("at", "action", "error"),
-    [
-        (None, find("broken"), "BrokenToolError: broken"),
-        ("broken", "", "BrokenToolError: broken at the start"),
-        ("down", "", "DatabaseDown: down at the start"),
-    ],
-)
-def test_a_broken_world_does_not_blame_the_model(tmp_path, capsys, monkeypatch, at, action, error):
-    file = tmp_path / "env.json"
-    file.write_text(json.dumps({"world": {f"{__name__}:Store": {"at": at}}}))
-    monkeypatch.setattr("sys.stdin", io.StringIO(action))
-    assert run_command("try", [str(file)]) == 2
-    assert capsys.readouterr().err == BROKEN.format(error)
+    assert run_command("try", [str(file), "--forks", "0"]) == 2
+    said = capsys.readouterr()
+    assert "error (ValueError): no" in said.out.splitlines()
+    assert said.err == "error: broken\n"
 
 
 def test_a_world_is_played_at_random(tmp_path, capsys):

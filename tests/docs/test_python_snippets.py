@@ -31,13 +31,10 @@ from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest
 from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.support.chat_client import ChatClient
-from rllib_arpo.envs.tasks.dataset import DatasetTask
 from rllib_arpo.envs.tools.registry import find_tool
-from rllib_arpo.envs.worlds import Call, WholeTurn
 from rllib_arpo.envs.worlds.openenv import OpenEnvWorld
 from tests.core.test_credit import by_node
 from tests.docs.pages import PAGES, README, REPOSITORY, Snippet, name_of, snippets
-from tests.helpers.api_agents import trunk_of
 from tests.helpers.calls import call
 from tests.helpers.chat_templates import QWEN25
 from tests.helpers.models import byte_tokenizer, tiny_model
@@ -216,31 +213,12 @@ def test_a_shop_that_is_down_is_not_the_models_fault(desk, monkeypatch):
         call(tool, "lamp")
 
 
-def test_what_verl_and_search_r1_wrote_is_asked(desk):
-    verl = DatasetTask(task="parquet", path="verl.parquet").question(0)
-    search_r1 = DatasetTask(task="parquet", path="search_r1.parquet").question(0)
-    assert (verl.messages, verl.answers, verl.ability) == ((("user", "What is 1 + 1?"),), ("2",), "math")
-    assert search_r1.messages == (("user", "Who was first on the moon?"),)
-    assert (search_r1.answers, search_r1.ability) == (("Neil Armstrong", "Armstrong"), "qa")
-
-
 def test_a_cold_start_reads_what_the_page_converts(desk):
     (snippet,) = [one for one in snippets(REPOSITORY / "docs" / "data.md", "python") if "transcripts.jsonl" in one.text]
     run(snippet, {})
     (transcript,) = read_transcripts("transcripts.jsonl").values()
     said = [segment.text for segment in split_transcript(Chat(byte_tokenizer()), transcript) if segment.generated]
     assert said == ["<python> print(6 * 7) </python>", "<answer> \\boxed{42} </answer>", "<|im_end|>"]
-
-
-def test_the_calculator_answers_a_wrong_call(desk):
-    async def played():
-        play = trunk_of(importlib.import_module("calculator").calculator)
-        await play.ready()
-        reply = await play.act(WholeTurn("", Call("add", {"a": "1", "b": "2"})))
-        await play.close()
-        return [message["content"] for message in reply.messages]
-
-    assert asyncio.run(played()) == ["unsupported operand type(s) for +: 'int' and 'str'"]
 
 
 def test_the_credit_is_tree_rls(desk):

@@ -126,12 +126,6 @@ def test_a_question_that_the_update_does_not_get_is_recorded_without_advantages(
     }
 
 
-def test_the_new_episodes_of_a_question_that_is_asked_twice_keep_their_order(model_folder, tmp_path):
-    episodes = [TreeEpisode(with_first_paid(TREE, reward)) for reward in (1.75, 4.75)]
-    rows = recorded(tmp_path, config(model_folder), [sampled(TREE, number) for number in (3, 4)], episodes)
-    assert {(row["number"], row["reward"]) for row in rows} == {(3, 2.0), (4, 5.0)}
-
-
 def test_without_a_share_nothing_is_written(model_folder, tmp_path):
     question = sampled(TREE)
     assert recorded(tmp_path, config(model_folder, record_share=None), [question], [question.episode]) == []

@@ -1,12 +1,7 @@
 """release/Dockerfile installs what the Makefile and the locks ask for."""
 
-import os
 import re
-import shlex
-import subprocess
 from pathlib import Path
-
-import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TEXT = (REPOSITORY / "release" / "Dockerfile").read_text()
@@ -35,20 +30,3 @@ def test_the_image_has_the_debian_packages_that_make_would_install():
     installed = apt_packages(instructions("RUN")[0])
     assert apt_packages(MAKEFILE) <= installed
     assert installed - apt_packages(MAKEFILE) == {"gcc", "git", "libc6-dev", "make"}
-
-
-@pytest.mark.parametrize("device", ["cpu", "gpu"])
-def test_make_takes_the_lock_of_the_device_in_the_build_and_in_a_container(device):
-    command = shlex.split(instructions("RUN")[-1].replace("${DEVICE}", device))
-    (variables,) = instructions("ENV")
-    assert "DEVICE=${DEVICE}" in variables.split()
-    for make, environment in (
-        (command[command.index("make") :], {}),
-        (["make", "install"], {"DEVICE": device}),
-    ):
-        done = subprocess.run(
-            [*make, "--dry-run", "--always-make", f"VENV={REPOSITORY / 'no-such-folder'}"],
-            cwd=REPOSITORY, env=os.environ | environment, capture_output=True, text=True, timeout=60,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        assert f"pip install --quiet --no-deps -r requirements/{device}.lock" in done.stdout

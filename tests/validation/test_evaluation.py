@@ -17,14 +17,6 @@ def test_evaluation_is_greedy_and_never_forks(model_folder):
     assert (evaluation.explore, evaluation.branching, evaluation.env_config["split"]) == (False, "never", "test")
 
 
-def test_an_evaluation_that_samples_leaves_the_configuration_of_training_as_it_is(model_folder):
-    config = small_config(model_folder)
-    config.evaluation(evaluation_config={"explore": True, "num_rollouts": 3}).validate()
-    evaluation = config.get_evaluation_config_object()
-    assert (evaluation.explore, evaluation.num_rollouts) == (True, 3)
-    assert (config.explore, config.num_rollouts) == (True, 4)
-
-
 def test_a_whole_configuration_for_evaluation_is_refused(model_folder):
     """RLlib would accept it as it is: sampling, with forks, and with a different engine than in training."""
     config = small_config(model_folder).evaluation(evaluation_config=small_config(model_folder))
