@@ -21,7 +21,6 @@ from release.benchmarks.learner import tree_speedup
 TARGETS = {1.0: ">= 0.97", 1.5: ">= 1.275", 2.5: ">= 2.125", 5.0: ">= 4.25"}
 BENCHMARKS = (
     Benchmark(tree_speedup.gradients, {"grad_rel_error": "<= 1e-5"}),
-    Benchmark(tree_speedup.compiled, {"speedup_compiled": ">= 1", "compiled_grad_error": "<= 1e-5"}),
     *(Benchmark(tree_speedup.speedup, {f"speedup_packed_{r}": target}, (r,)) for r, target in TARGETS.items()),
     *(Benchmark(tree_speedup.speedup, {f"speedup_states_{r}": "reported"}, (r, "states")) for r in (2.5, 5.0)),
 )

@@ -27,14 +27,8 @@ MAX_TOKENS_PER_PASS = 4096
 _TOKENS = gym.spaces.Box(0, 2**31 - 1, (1,), np.int32)
 
 
-def build_learner(
-    folder: str, dtype: str = "float32", num_gpus: int = 0, learner_compile: str = "auto"
-) -> ARPOTorchLearner:
-    config = (
-        make_config(folder, dtype)
-        .training(learner_compile=learner_compile)
-        .learners(num_learners=0, num_gpus_per_learner=num_gpus)
-    )
+def build_learner(folder: str, dtype: str = "float32", num_gpus: int = 0) -> ARPOTorchLearner:
+    config = make_config(folder, dtype).learners(num_learners=0, num_gpus_per_learner=num_gpus)
     return config.build_learner(spaces={DEFAULT_MODULE_ID: (_TOKENS, _TOKENS)})
 
 
@@ -71,15 +65,14 @@ def take_gradients(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def make_side(name: str, folder: str, rollouts: Rollouts, max_tokens: int = MAX_TOKENS_PER_PASS) -> LearnerSide:
-    """The side "ours", "compiled" or "packed" of a model; each learner is built once.
+    """The side "ours" or "packed" of a model; each learner is built once.
 
     Args:
         folder: the model's folder.
         max_tokens: maximum tokens of a pass.
     """
     packed = rollouts.paths if name == "packed" else rollouts.trees
-    learner = _learner(folder, learner_compile="layers") if name == "compiled" else _learner(folder)
-    return LearnerSide(learner, packed, rollouts.scalars, max_tokens)
+    return LearnerSide(_learner(folder), packed, rollouts.scalars, max_tokens)
 
 
 _learner = cache(build_learner)

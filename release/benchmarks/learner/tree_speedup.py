@@ -67,27 +67,6 @@ def gradients(bench: Bench) -> dict[str, Any]:
     return {"grad_rel_error": error, "grad_rel_error_detail": norms | workload(bench, rollouts)}
 
 
-def compiled(bench: Bench) -> dict[str, Any]:
-    """`speedup_compiled`: our seconds / seconds with compiled head and layers; `compiled_grad_error`: their gradients'.
-
-    The detail has the seconds of the first pass, which compiles everything or finds it in inductor's cache.
-    """
-    folder, rollouts = bench.model(model_for(bench)), rollouts_for(bench, 2.5, full=1024, quick=512)
-    sides = {name: make_side(name, folder, rollouts) for name in ("ours", "compiled")}
-    first, found = {}, {}
-    for name, side in sides.items():
-        side.model.zero_grad(set_to_none=True)
-        first[f"first_{name}_s"] = timed(side)[0]
-        found[name] = take_gradients(side.model)
-    one = {f"{name}_s": partial(seconds_of, side) for name, side in sides.items()}
-    seconds, about = alternate(one, bench.pick(full=5, quick=7, tiny=1)), workload(bench, rollouts)
-    error = relative_error(found["compiled"], found["ours"])
-    return ratio("speedup_compiled", "ours_s", "compiled_s", seconds, **first, **about) | {
-        "compiled_grad_error": error,
-        "compiled_grad_error_detail": about,
-    }
-
-
 def relative_error(actual: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> float:
     """||actual - expected|| / ||expected|| over all parameters together."""
     difference = {name: actual[name].double() - tensor.double() for name, tensor in expected.items()}
