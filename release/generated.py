@@ -44,11 +44,8 @@ _NAMED_PAGE = re.compile(r'docs/(\w+)\.md(?:, "([^"]+)")?')
 #: The options to choose first -> advice on the value to begin with.
 FIRST_OPTIONS = {
     "num_rollouts": "M. Take more if few questions have returns that differ.",
-    "num_initial_rollouts": (
-        "N. Take 2 of 16 if calls cost more than tokens and decisions come late "
-        "([why](algorithm.md#which-responses-are-forked)); the paper has 8."
-    ),
-    "branch_width": 'Z. Take `"wide"` with few initial rollouts, otherwise 1.',
+    "num_initial_rollouts": "N. The paper has 8 ([why 2](algorithm.md#which-responses-are-forked)).",
+    "branch_width": 'Z. `"wide"` spends the budget at the first forks; the paper has 1.',
     "branch_threshold": (
         "tau. 0.5 forks at any rise of the entropy. [`rllib-arpo entropy`](evaluate.md#the-entropy) shows beforehand "
         'how many responses a value would fork; `"auto"` follows the run.'

@@ -29,7 +29,7 @@ class ARPOConfig(OptionMethods):
             ARPOConfig()
             .environment("ToolMath-v0")
             .language_model(model_name_or_path="HuggingFaceTB/SmolLM2-135M-Instruct")
-            .adaptive_rollout(num_rollouts=16, num_initial_rollouts=2, branch_width="wide")
+            .adaptive_rollout(num_rollouts=16, max_tool_calls=6)
             .training(lr=3e-5, questions_per_batch=6, questions_per_minibatch=6)
             .env_runners(num_env_runners=1)
         )

@@ -65,6 +65,7 @@ class AEPOConfig(ARPOConfig):
 
     def __init__(self, algo_class: type[Algorithm] | None = None):
         super().__init__(algo_class=algo_class or AEPO)
+        self.branch_width = 1
         self.pre_monitoring_sensitivity = 1.0
         self.consecutive_fork_penalty = 0.2
         self.record_entropies = "all"
@@ -84,6 +85,7 @@ class TreeGRPOConfig(ARPOConfig):
     def __init__(self, algo_class: type[Algorithm] | None = None):
         super().__init__(algo_class=algo_class or TreeGRPO)
         self.branching = "always"
+        self.branch_width = 1
         self.budget_allocation = "random_over_tree"
         self.baseline = "tree"
 

@@ -54,6 +54,7 @@ SETTINGS: Mapping[str, Any] = {
     "branching": "probability",
     "branch_base_probability": 0.5,
     "branch_entropy_weight": 0.2,
+    "num_initial_rollouts": NUM_INITIAL_ROLLOUTS,
     "branch_width": 1,
     "entropy_window": 20,
     "entropy_normalization": "sum_log_vocab",
@@ -184,7 +185,6 @@ def authors_config(
     config = arm_config(
         args,
         num_rollouts=NUM_ROLLOUTS,
-        num_initial_rollouts=NUM_INITIAL_ROLLOUTS,
         branch_threshold=PAPER_THRESHOLD,  # Of `--branching threshold`, which the authors do not use.
         max_response_tokens=max_response_tokens,
         questions_per_batch=QUESTIONS_PER_BATCH,

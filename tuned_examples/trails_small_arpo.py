@@ -47,8 +47,6 @@ def make_config(model: str, args) -> ARPOConfig:
         arm_config(
             args,
             num_rollouts=16,
-            num_initial_rollouts=2,
-            branch_width=7,
             branch_threshold=0.505,
             max_response_tokens=form.max_response_tokens,
             questions_per_batch=8,

@@ -22,14 +22,13 @@ from rllib_arpo.evaluation.arguments import MODEL_HELP, add_sampling_arguments, 
 from rllib_arpo.evaluation.report import plain_console
 from rllib_arpo.evaluation.runner import answered
 from rllib_arpo.files import write_json
-from rllib_arpo.options.rules import FINITE, POSITIVE, PROBABILITY, at_least
+from rllib_arpo.options.rules import FINITE, POSITIVE, PROBABILITY
 from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import origin
 
 SUMMARY = "entropy.json"
 #: Option and key of `BranchingParams` -> the rule for its value. The defaults are ARPO's.
 BRANCHING_OPTIONS = {
-    "branch_width": at_least(1),
     "branch_base_probability": PROBABILITY,
     "branch_entropy_weight": POSITIVE,
     "branch_threshold": FINITE,

@@ -70,19 +70,19 @@ ADAPTIVE_ROLLOUT = {
         ),
     ),
     "num_initial_rollouts": option(
-        8,
+        2,
         "N: how many start at the prompt; the other M - N are forks or top-ups.",
         at_least(1),
         Reader.SAMPLING,
         Need(
             "must not exceed num_rollouts={num_rollouts}",
             lambda c: c.branching == "never" or c.num_initial_rollouts <= c.num_rollouts,
-            {"num_rollouts": 4},
+            {"num_rollouts": 1, "baseline": "batch"},
         ),
         Need(
             "leaves none of num_rollouts={num_rollouts} for forks; lower it, or set branching='never'",
             lambda c: c.branching == "never" or c.num_initial_rollouts != c.num_rollouts or _monitors(c),
-            {"num_rollouts": 8},
+            {"num_rollouts": 2},
         ),
     ),
     "branching": option(
@@ -99,14 +99,14 @@ ADAPTIVE_ROLLOUT = {
         ),
     ),
     "branch_width": option(
-        FORK_RULE.branch_width,
+        WIDE,
         'Z: children per fork; "wide": (M - N) / N, rounded up, so the first forks share the whole budget.',
         or_name(at_least(1), WIDE),
         Reader.FORKS,
         Need(
             "does not work with pre_monitoring_sensitivity, which gives each question its own N; set a number",
             lambda c: c.branch_width != WIDE or not _monitors(c),
-            {"branch_width": "wide", "pre_monitoring_sensitivity": 1.0},
+            {"pre_monitoring_sensitivity": 1.0},
         ),
         # The rule "probability" draws for every child.
         Need(

@@ -43,7 +43,7 @@ class TaskEntropy:
         nodes: the nodes with their dH.
         curves: group of turns -> its curve.
         rises: group of nodes -> their number, the means of `MEANS`, and the quantiles of dH.
-        rules: fork rule -> the children that it would make at a node, if there were no budget.
+        rules: fork rule -> the share of nodes that it would fork, if there were no budget.
     """
 
     task: str
@@ -66,7 +66,7 @@ def task_entropy(task: str, rows: pd.DataFrame, params: BranchingParams) -> Task
     turns = rows[rows["entropies"].str.len() > 0]
     nodes = turns.dropna(subset="delta").assign(share_positive=lambda table: table["delta"] > 0)
     rules = [name for name in BRANCHING_RULES if decides_by_p(name)]
-    children = nodes.assign(**{name: _children(name, nodes["delta"], params) for name in rules})
+    chances = nodes.assign(**{name: _chances(name, nodes["delta"], params) for name in rules})
     return TaskEntropy(
         task=task,
         counts={
@@ -79,15 +79,15 @@ def task_entropy(task: str, rows: pd.DataFrame, params: BranchingParams) -> Task
         nodes=nodes,
         curves={name: entropy_curve(own, NUM_POSITIONS) for name, own in groups_of(turns).items()},
         rises={name: _rise(own) for name, own in groups_of(nodes).items()},
-        rules=_estimates(children, rules),
+        rules=_estimates(chances, rules),
     )
 
 
-def _children(rule: str, deltas: Sequence[float], params: BranchingParams) -> list[float]:
-    """The expected children at nodes of these dH."""
+def _chances(rule: str, deltas: Sequence[float], params: BranchingParams) -> list[float]:
+    """The probabilities that nodes of these dH fork."""
     chance = BRANCHING_RULES[rule].chance
     assert chance is not None  # True for all rules that decide by P.
-    return [params.branch_width * chance(NodeEvidence(delta), params) for delta in deltas]
+    return [chance(NodeEvidence(delta), params) for delta in deltas]
 
 
 def _rise(nodes: pd.DataFrame) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def entropy_tables(found: TaskEntropy) -> list[Table]:
         for name, rise in found.rises.items()
     ]
     rules = [[rule, cell(mean, ".3f")] for rule, mean in found.rules.items()]
-    return [plain_table(["", "nodes", "dH", "dH > 0"], rises), plain_table(["rule", "children per node"], rules)]
+    return [plain_table(["", "nodes", "dH", "dH > 0"], rises), plain_table(["rule", "nodes that fork"], rules)]
 
 
 def write_figure(path: Path, found: TaskEntropy, window: int, title: str) -> None:

@@ -98,11 +98,9 @@ def arm_config(
     args: argparse.Namespace,
     *,
     num_rollouts: int,
-    num_initial_rollouts: int,
     branch_threshold: float,
     max_response_tokens: int,
     questions_per_batch: int,
-    branch_width: int | None = None,
     questions_per_minibatch: int | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> ARPOConfig:
@@ -110,14 +108,12 @@ def arm_config(
 
     The settings that an algorithm has by itself are fitted to the recipe's sizes: an overlong penalty (DAPO) begins a
     fifth of the longest response before its end, a minibatch divides the batch, and is at most half of it if an update
-    must have several steps (AEPO). The recipe's Z is less than M.
+    must have several steps (AEPO).
 
     Args:
         args: what a parser with the arguments of `add_arm_args` has read.
-        num_rollouts, num_initial_rollouts: M, and N of algorithms that fork, unless the command line has them.
+        num_rollouts: M, unless the command line has it.
         branch_threshold: tau of the rule "threshold", unless the command line has it.
-        branch_width: Z of ARPO, unless the command line has it; other algorithms keep their own. None: as in
-            `settings`.
         max_response_tokens: as in `ARPOConfig`.
         questions_per_batch, questions_per_minibatch: unless the command line has them; None: a whole batch.
         settings: further settings of the recipe; a setting in which the algorithm differs from ARPO stays the
@@ -135,24 +131,11 @@ def arm_config(
     }
     _set(config, sizes | given)
     _check_forks(config, given, args.algo)
-    tree = _tree_settings(config, args.algo, num_initial_rollouts, branch_threshold, branch_width)
-    recipes = tree | _update_settings(config, questions_per_minibatch)
+    recipes = _update_settings(config, questions_per_minibatch)
+    if config.branching in rules_with("branch_threshold"):
+        recipes["branch_threshold"] = branch_threshold
     _set(config, {name: value for name, value in recipes.items() if name not in given})
     return config
-
-
-def _tree_settings(
-    config: ARPOConfig, algorithm: str, num_initial_rollouts: int, branch_threshold: float, branch_width: int | None
-) -> dict[str, Any]:
-    """The recipe's settings that the algorithm and its fork rule read."""
-    settings: dict[str, Any] = {}
-    if config.branching != "never":
-        settings["num_initial_rollouts"] = num_initial_rollouts
-        if branch_width is not None and algorithm == "ARPO":
-            settings["branch_width"] = min(branch_width, max(config.num_rollouts - 1, 1))
-    if config.branching in rules_with("branch_threshold"):
-        settings["branch_threshold"] = branch_threshold
-    return settings
 
 
 def _update_settings(config: ARPOConfig, questions_per_minibatch: int | None) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
+from rllib_arpo.core.branching import children_per_fork
 from rllib_arpo.errors import CHECKS, INTERRUPTED, WRONG
 from rllib_arpo.redaction import without_secrets
 from rllib_arpo.terminal import RunTerminal, about, say, short_path
@@ -111,13 +112,14 @@ def length_in_words(config: ARPOConfig, args: argparse.Namespace) -> str:
 
 
 def trees_in_words(config: ARPOConfig) -> str:
-    """E.g. "M = 8 trajectories a question, N = 2 of them from the prompt, forks: threshold, Z = 1 at a time"."""
+    """E.g. "M = 8 trajectories a question, N = 2 of them from the prompt, forks: threshold, Z = 3 at a time"."""
     size = f"M = {config.num_rollouts} trajectories a question"
     if config.branching == "never":
         return f"{size}, no forks"
     chosen = config.pre_monitoring_sensitivity is not None
     begin = "N chosen for each question" if chosen else f"N = {config.num_initial_rollouts} of them from the prompt"
-    return f"{size}, {begin}, forks: {config.branching}, Z = {config.branch_width} at a time"
+    width = children_per_fork(config.branch_width, config.num_rollouts, config.num_initial_rollouts)
+    return f"{size}, {begin}, forks: {config.branching}, Z = {width} at a time"
 
 
 def mlflow_in_words(experiment: str) -> str:

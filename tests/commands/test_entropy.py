@@ -60,7 +60,6 @@ def test_a_model_that_calls_no_tool(model_folder, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("option", "value", "message"), [
-    ("--branch-width", "0", "branch_width=0: must be an integer >= 1."),
     ("--branch-threshold", "nan", "branch_threshold=nan: must be a finite number."),
     ("--branch-base-probability", "2", "branch_base_probability=2.0: must be a number in [0, 1]."),
 ])  # fmt: skip

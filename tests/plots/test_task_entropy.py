@@ -10,7 +10,7 @@ from rllib_arpo.core.branching import BranchingParams
 from rllib_arpo.plots.curves import entropy_curve
 from rllib_arpo.plots.task_entropy import COLUMNS, as_json, entropy_tables, task_entropy
 
-PARAMS = BranchingParams(branch_width=2, branch_base_probability=0.5, branch_entropy_weight=10.0)
+PARAMS = BranchingParams(branch_base_probability=0.5, branch_entropy_weight=10.0)
 
 
 def table(*turns: tuple[str, str, int, str | None, Sequence[float], float | None]) -> pd.DataFrame:
@@ -56,10 +56,10 @@ def test_the_results_of_a_task():
     assert rise["share_positive"]["low"] < 1 / 3 < rise["share_positive"]["high"]
     assert rise["delta"]["value"] == pytest.approx((0.045 / 3 - 0.01) / 2)
     assert rise["delta_quantiles"][0.5] == pytest.approx((0.02 - 0.005) / 2)
-    # P = 0.5 + 10 dH is 0.8, 0.45, 0.7 and 0.4; each node may have two children.
+    # P = 0.5 + 10 dH is 0.8, 0.45, 0.7 and 0.4.
     assert {name: rule["value"] for name, rule in plain["rules"].items()} == {
-        "threshold": pytest.approx((4 / 3 + 0) / 2),
-        "probability": pytest.approx(((1.6 + 0.9 + 1.4) / 3 + 0.8) / 2),
+        "threshold": pytest.approx((2 / 3 + 0) / 2),
+        "probability": pytest.approx(((0.8 + 0.45 + 0.7) / 3 + 0.4) / 2),
     }
     assert plain["curves"]["round 2"] == {"mean": [0.5], "half_width": [None], "questions": [1], "turns": [1]}
     assert [table.row_count for table in entropy_tables(found)] == [5, 2]

@@ -12,7 +12,7 @@ from tests.helpers.models import tiny_model
 from tests.helpers.parquet import parquet, row
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
-SMALL = {"num_learners": 0, "branch_threshold": 0.505, "num_initial_rollouts": 2}
+SMALL = {"num_learners": 0, "branch_threshold": 0.505, "num_initial_rollouts": 2, "branch_width": "wide"}
 AUTHORS = {
     "num_rollouts": 16, "num_initial_rollouts": 8, "branching": "probability", "branch_base_probability": 0.5,
     "branch_entropy_weight": 0.2, "branch_width": 1, "entropy_window": 20, "entropy_normalization": "sum_log_vocab",
@@ -23,9 +23,9 @@ AUTHORS = {
 }  # fmt: skip
 #: Recipe -> its settings.
 RECIPES = {
-    "trails_small_arpo": SMALL | {"num_rollouts": 16, "branch_width": 7, "questions_per_minibatch": 4},
-    "trails_smollm2_135m_arpo": SMALL | {"num_rollouts": 8, "branch_width": 1, "questions_per_minibatch": 6},
-    "frozen_lake_arpo": SMALL | {"num_rollouts": 16, "num_initial_rollouts": 8, "max_tool_calls": 12},
+    "trails_small_arpo": SMALL | {"num_rollouts": 16, "questions_per_minibatch": 4},
+    "trails_smollm2_135m_arpo": SMALL | {"num_rollouts": 8, "questions_per_minibatch": 6},
+    "frozen_lake_arpo": SMALL | {"num_rollouts": 16, "max_tool_calls": 12},
     "reasoning_arpo": AUTHORS | {"max_context_tokens": 5632, "max_tool_calls": 3},
     "deepsearch_qwen3_8b_arpo": AUTHORS | {"max_context_tokens": 12000, "max_tool_calls": 6},
 }
@@ -98,8 +98,8 @@ def test_every_algorithm_is_valid(name, algorithm, build):
     ("trails_small_arpo", "--algo DAPO", {"overlong_buffer_tokens": 64}),
     ("trails_small_arpo", "--algo AEPO", {"questions_per_minibatch": 4, "num_initial_rollouts": 2, "branch_width": 1}),
     ("trails_small_arpo", "--algo AEPO --questions-per-minibatch 1", {"questions_per_minibatch": 1}),
-    ("trails_small_arpo", "--algo GRPO --num-rollouts 8", {"num_rollouts": 8, "num_initial_rollouts": 8}),
-    ("trails_small_arpo", "--num-rollouts 4", {"num_initial_rollouts": 2, "branch_width": 3}),
+    ("trails_small_arpo", "--algo GRPO --num-rollouts 8", {"num_rollouts": 8, "branching": "never"}),
+    ("trails_small_arpo", "--num-rollouts 4", {"num_initial_rollouts": 2, "branch_width": "wide"}),
     ("trails_small_arpo", "--branch-width wide --branch-threshold 0.51 --attribution hard",
      {"branch_width": "wide", "branch_threshold": 0.51, "attribution": "hard"}),
     ("trails_small_arpo", "--branch-threshold auto --branch-share 0.3",

@@ -27,7 +27,6 @@ def make_config(model: str, args) -> ARPOConfig:
         arm_config(
             args,
             num_rollouts=8,
-            num_initial_rollouts=4,
             branch_threshold=0.5,
             max_response_tokens=1024,
             questions_per_batch=4,
