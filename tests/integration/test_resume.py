@@ -25,6 +25,7 @@ def running(scripted):
         num_rollouts=8,
         num_initial_rollouts=4,
         entropy_baseline="running",
+        branch_width=1,
         pre_monitoring_sensitivity=4.0,
         deterministic=True,
     ).language_model(

@@ -82,8 +82,8 @@ FORKS = {"explore": True, "branching": "threshold"}
          "evaluation_config": {**FORKS, "branch_threshold": 0.6}},
         {"entropy_baseline": "running", "entropy_baseline_questions": 32,
          "evaluation_config": {**FORKS, "entropy_baseline": "initial"}},
-        {"pre_monitoring_sensitivity": 1.0, "evaluation_config": {"pre_monitoring_sensitivity": None}},
-        {"pre_monitoring_sensitivity": 1.0,
+        {"branch_width": 1, "pre_monitoring_sensitivity": 1.0, "evaluation_config": {"pre_monitoring_sensitivity": None}},
+        {"branch_width": 1, "pre_monitoring_sensitivity": 1.0,
          "evaluation_config": {"explore": True, "pre_monitoring_sensitivity": None}},
     ],
 )  # fmt: skip
