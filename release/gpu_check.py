@@ -7,7 +7,7 @@ A part is a file of tests. It runs in its own process, which ends within nine mi
 `--limit`; the JSON file then has its results. The same command goes on with the parts that have not passed. The folder
 gpu.json.work has models, logs and each part's report, with a line of JSON for each figure and each test. A part that is
 cut off keeps its figures, and a check that gets SIGTERM or Ctrl-C writes its file before it ends. `--tiny` runs tiny
-models, also on a CPU, and judges no speed. A test that needs another vLLM, a second GPU or TRL is skipped and says so.
+models, also on a CPU, and judges no speed. A test that needs another vLLM or a second GPU is skipped and says so.
 The exit status is 1 if a part failed. The targets of speed are for one H200.
 """
 
@@ -27,7 +27,7 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 PARTS = (
     "attention", "profile", "update", "rollout", "distributed", "probes", "weights", "training", "engine", "sharing",
-    "main_job", "against_trl",
+    "main_job",
 )  # fmt: skip
 #: Seconds after which a part is asked to end, and the seconds that it then has, twice.
 LIMIT_S, GRACE_S = 510.0, 5.0

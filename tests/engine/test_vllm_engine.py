@@ -1,15 +1,13 @@
 """The vLLM engine on a tiny random model, against Hugging Face's forward pass."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import pytest
 
 from rllib_arpo.core.reshaping import Reshaping, reshaped_log_probs
 from rllib_arpo.engine import EngineConfig, make_engine
 from rllib_arpo.engine.engine import Finished, GenerationRequest
-from tests.engine.conftest import reference, reference_logits, reference_top_k_entropies, run, run_one, start_engine
-from tests.helpers.models import byte_tokenizer, tiny_model
+from tests.engine.conftest import reference, reference_logits, reference_top_k_entropies, run, run_one
+from tests.helpers.models import byte_tokenizer
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -186,32 +184,6 @@ def test_a_request_that_fails_inside_vllm_ends_as_an_error(engine, monkeypatch):
     (finished,) = engine.step()
     assert (finished.finish_reason, len(finished.token_ids), len(finished.entropies)) == ("error", 2, 2)
     assert not engine.has_unfinished()
-
-
-@pytest.mark.slow
-def test_an_engine_lives_in_a_worker_thread_beside_another_engine(engine, tmp_path):
-    """A mixture of experts beside a dense model, for which vLLM made no groups of processes of experts.
-
-    Its cache is too small for its requests, so that some are preempted; half of them keep the entropies of all tokens.
-    """
-    folder, before = tiny_model(tmp_path, "qwen3_moe", seed=4), engine.score(PROMPT)
-    requests = [
-        GenerationRequest(str(i), [i] * 40, 120, entropy_window=30, seed=i, record_entropies=("windows", "all")[i % 2])
-        for i in range(6)
-    ]
-    with ThreadPoolExecutor(1) as thread:
-        # 2 layers x (K, V) x 32 x 4 bytes = 512 bytes a token: 640 tokens, less than six requests of 160 need.
-        small = thread.submit(start_engine, folder, kv_cache_memory_bytes=20 * 32 * 512).result()
-        finished = thread.submit(run, small, *requests).result()
-        np.testing.assert_array_equal(engine.score(PROMPT), before)
-        thread.submit(small.close).result()
-        thread.submit(small.close).result()
-    for request in requests:
-        result = finished[request.request_id]
-        log_probs, entropies = reference(folder, request.prompt_token_ids, result.token_ids, 1.0)
-        np.testing.assert_allclose(result.log_probs, log_probs, atol=1e-4)
-        np.testing.assert_allclose(result.entropies, entropies[: request.max_entropies], atol=1e-4)
-    np.testing.assert_array_equal(engine.score(PROMPT), before)
 
 
 def test_what_cannot_sleep_says_so(engine, llama_folder):

@@ -6,6 +6,7 @@ schedule of a GPU, without its streams, and its older model runner, since the ne
 
 import contextlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 
 from rllib_arpo.engine.engine import NO_WEIGHTS, EntropyReady, Finished, GenerationRequest
 from tests.engine.conftest import reference, run, run_one, start_engine
-from tests.helpers.models import byte_tokenizer
+from tests.helpers.models import byte_tokenizer, tiny_model
 from tests.helpers.weights import weights_of
 
 pytestmark = pytest.mark.slow
@@ -256,28 +257,40 @@ def test_a_transfer_begins_when_no_step_runs(engines, folders):
     assert (len(finished.token_ids), finished.num_cached_tokens, ahead.weight_version) == (3, 0, -1)
 
 
-def test_a_batch_that_is_preempted_keeps_its_tokens(folders):
-    """More requests than the cache of an engine that runs ahead can hold: 640 tokens of 512 bytes."""
-    engine = start_engine_that_runs_ahead(folders[0], kv_cache_memory_bytes=20 * 32 * 512)
-    requests = [GenerationRequest(str(i), [i] * 40, 120, entropy_window=150, seed=i) for i in range(6)]
-    finished = run(engine, *requests)
-    engine.close()
+def test_a_batch_that_is_preempted_keeps_its_tokens(engines, tmp_path):
+    """More requests than the cache of an engine that runs ahead can hold: 640 tokens of 512 bytes.
+
+    It lives in a worker thread, and has experts, beside dense models, for which vLLM made no groups of experts.
+    """
+    folder, before = tiny_model(tmp_path, "qwen3_moe", seed=4), engines[0].score(PROMPT)
+    requests = [
+        GenerationRequest(str(i), [i] * 40, 120, entropy_window=30, seed=i, record_entropies=("windows", "all")[i % 2])
+        for i in range(6)
+    ]
+    with ThreadPoolExecutor(1) as thread:
+        small = thread.submit(start_engine_that_runs_ahead, folder, kv_cache_memory_bytes=20 * 32 * 512).result()
+        finished = thread.submit(run, small, *requests).result()
+        for _ in range(2):
+            thread.submit(small.close).result()
     for request in requests:
         result = finished[request.request_id]
-        log_probs, entropies = reference(folders[0], request.prompt_token_ids, result.token_ids, 1.0)
+        log_probs, entropies = reference(folder, request.prompt_token_ids, result.token_ids, 1.0)
         np.testing.assert_allclose(result.log_probs, log_probs, atol=1e-4)
-        np.testing.assert_allclose(result.entropies, entropies, atol=1e-4)
+        np.testing.assert_allclose(result.entropies, entropies[: request.max_entropies], atol=1e-4)
+    np.testing.assert_array_equal(engines[0].score(PROMPT), before)
 
 
-def test_a_score_passes_the_queue(folders):
-    """One request runs, one waits for its place: the score does not wait for the second."""
-    engine = start_engine(folders[0], max_num_seqs=1)
-    for name in ("a", "b"):
-        engine.submit(GenerationRequest(name, PROMPT, max_tokens=3, seed=1))
+def test_a_score_passes_the_queue(engines, folders):
+    """Some requests run, one waits for its place: the score does not wait for it."""
+    engine = engines[0]
+    engine.update_weights(weights_of(folders[0]).items(), version=0)
+    places = engine._llm.vllm_config.scheduler_config.max_num_seqs
+    for number in range(places + 1):
+        engine.submit(GenerationRequest(str(number), PROMPT, max_tokens=3, seed=1))
     engine.step()
     engine.update_weights(weights_of(folders[0]).items(), version=1)
     engine.score(PROMPT)
-    assert not engine._running["b"].token_ids
+    last = str(places)
+    assert not engine._running[last].token_ids
     finished = run(engine)
-    assert {name: f.weight_versions.tolist() for name, f in finished.items()} == {"a": [-1, 1, 1], "b": [1, 1, 1]}
-    engine.close()
+    assert [finished[name].weight_versions.tolist() for name in ("0", last)] == [[0, 1, 1], [1, 1, 1]]

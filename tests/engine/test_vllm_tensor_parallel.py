@@ -1,4 +1,4 @@
-"""A run with vLLM: two learners, and an env runner whose engine lies in two worker processes.
+"""A run with vLLM whose env runner has an engine in two worker processes.
 
 The engine's GPUs come from Ray, its numbers are those of an engine in one process. All tests use one start of the
 algorithm, in their order; the last one kills a worker.
@@ -50,7 +50,7 @@ def algorithm(llama_folder):
         config = small_config(llama_folder, engine="vllm", tensor_parallel_size=2, **ENGINE_KWARGS)
         config.language_model(engine_num_threads=1)
         config.env_runners(num_env_runners=1, num_gpus_per_env_runner=2, env_runner_cls=EnvRunnerWithoutCuda)
-        config.learners(num_learners=2).evaluation(evaluation_interval=1)
+        config.evaluation(evaluation_interval=1)
         algorithm = config.build_algo()
         yield algorithm
         algorithm.stop()

@@ -21,7 +21,6 @@ PROMPT = [10 + i % 40 for i in range(70)]
 @pytest.mark.parametrize(("architecture", "tied", "lost"), [
     ("llama", True, ["lm_head.weight"]),
     ("llama", False, ["lm_head.weight", "model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight"]),
-    ("qwen2", True, []),
     ("qwen3_moe", False, []),
 ])  # fmt: skip
 def test_new_weights_are_the_learners_weights(tmp_path, monkeypatch, architecture, tied, lost):
@@ -76,9 +75,8 @@ def check_that_the_probe_misses(lost: str, engine, old: str, new: str, monkeypat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", ["qwen2", "qwen3_moe"])
-def test_weights_that_the_learner_casts_are_those_that_the_engine_would_cast(tmp_path, architecture):
-    old, new = (tiny_model(tmp_path / str(seed), architecture, seed=seed) for seed in (1, 2))
+def test_weights_that_the_learner_casts_are_those_that_the_engine_would_cast(tmp_path):
+    old, new = (tiny_model(tmp_path / str(seed), "qwen2", seed=seed) for seed in (1, 2))
     module = LLMRLModule(model_config={"model_name_or_path": new, "dtype": "bfloat16", "temperature": 0.7})
     config = EngineConfig(old, dtype="bfloat16", max_context_tokens=512, num_threads=1, engine_kwargs=ENGINE_KWARGS)
     engine = make_engine("vllm", config)

@@ -1,4 +1,4 @@
-"""An environment that kills the process it runs in. Every question has a prompt of its own."""
+"""An environment that may kill the process it runs in. Every question has a prompt of its own."""
 
 import os
 from pathlib import Path
@@ -8,23 +8,19 @@ from tests.helpers.scripted_env import ScriptedEnv
 
 
 class FaultyEnv(ScriptedEnv):
-    """env_config: `die_at`: the question at which the process dies, every time.
+    """env_config: `deaths`: a folder; the env runners 1 .. `num_deaths` die one after the other.
 
-    `deaths`: a folder; the env runners 1 .. `num_deaths` die one after the other, each once and at a question of its
-    own (one that kills several is given up), which they write into a file in it.
+    Each dies once and at a question of its own (one that kills several is given up), and writes it into a file there.
     """
 
     def __init__(self, env_config=None):
         super().__init__(env_config)
         self.own_prompts = True
-        self.die_at = (env_config or {}).get("die_at")
         self.deaths = (env_config or {}).get("deaths")
         self.num_deaths = (env_config or {}).get("num_deaths", 0)
         self.worker_index = getattr(env_config, "worker_index", 0)
 
     def reset(self, *, seed=None, options=None):
-        if (options or {}).get(OPTION_QUESTION) == self.die_at:
-            os._exit(1)
         if self.deaths is not None:
             question = str((options or {}).get(OPTION_QUESTION))
             killed_before = [path.read_text() for path in Path(self.deaths).iterdir()]

@@ -8,7 +8,6 @@ from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
-from rllib_arpo.rollout import dispatch
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from tests.helpers.faulty_env import FaultyEnv
 from tests.helpers.scripted_env import ANSWER, TOOL, ScriptedEnv
@@ -47,24 +46,6 @@ def test_two_of_three_env_runners_die_one_after_the_other_and_the_run_goes_on(bu
     algorithm._push_weights()
     versions = algorithm.env_runner_group.foreach_env_runner("weight_version", local_env_runner=False)
     assert versions == [algorithm.iteration] * 3
-
-
-def test_a_question_that_kills_is_given_up_and_the_run_goes_on(built, scripted, monkeypatch):
-    """It kills an env runner, and both when it is asked alone."""
-    monkeypatch.setattr(dispatch, "MAX_LOSSES", 1)
-    scripted.env_runners(num_env_runners=2, num_cpus_per_env_runner=0.1, num_envs_per_env_runner=1)
-    scripted.environment(env_config={"die_at": 1}).training(questions_per_batch=4)
-    algorithm = built(scripted)
-    rollout = algorithm.train()["env_runners"]
-    assert (rollout["num_episodes"], rollout["questions_given_up"]) == (3, 1)
-
-
-def test_an_env_runner_that_is_given_up_ends_the_run_with_the_cause(built, scripted, monkeypatch):
-    monkeypatch.setattr(dispatch, "MAX_FAILURES_IN_A_ROW", 1)
-    algorithm = built(scripted.env_runners(num_env_runners=1).environment(env_config={"die_at": 0}))
-    sentence = r"failed 1 times in a row; 2 questions are missing\. Last cause: env runner 1: it died: "
-    with pytest.raises(RuntimeError, match=sentence):
-        algorithm.train()
 
 
 def test_an_engine_that_dies_in_mid_tree_is_replaced_and_its_questions_are_asked_again(scripted, caplog, built):
@@ -211,7 +192,7 @@ def test_a_threshold_that_hardly_chooses_warns_once(built, scripted, caplog, thr
 
 
 def test_a_token_that_the_model_lacks_names_the_environment(built, scripted):
-    algorithm = built(scripted.environment(StrangeWords).env_runners(num_env_runners=1))
+    algorithm = built(scripted.environment(StrangeWords))
     sentence = r"^StrangeWords, question \d, an observation has the token id 259; the model has 0 to 258\.$"
     with pytest.raises(ValueError, match=sentence):
         algorithm.train()

@@ -138,24 +138,24 @@ def fail_to_save(algorithm: ARPO, folder: Path) -> None:
     assert {*(folder / "run" / "trial").iterdir()} == before
 
 
-def die_in_an_update(algorithm: ARPO, dying: int) -> None:
-    """The next update ends with the death of learner number `dying`, and in bounded time."""
+def die_in_an_update(algorithm: ARPO) -> None:
+    """The next update ends with the death of the first learner, and in bounded time."""
 
     def arm(learner) -> None:
         learner._accumulate_gradients = lambda *_: os._exit(1)
 
-    ray.get(algorithm.learner_group._workers[dying].apply.remote(arm))
+    ray.get(algorithm.learner_group._workers[0].apply.remote(arm))
     begin = time.monotonic()
-    with pytest.raises(LearnerDiedError, match=f"Learner {dying} has died, so the run ends"):
+    with pytest.raises(LearnerDiedError, match="Learner 0 has died, so the run ends"):
         algorithm.train()
     algorithm.stop()
     assert time.monotonic() - begin < 200
 
 
-def hang_in_an_update(algorithm: ARPO, hanging: int) -> None:
-    """A learner that is stopped ends the run as one that has died, and its process is not left behind."""
+def hang_in_an_update(algorithm: ARPO) -> None:
+    """A second learner that is stopped ends the run as one that has died, and its process is not left behind."""
     group = algorithm.learner_group
-    pid = ray.get(group._workers[hanging].apply.remote(lambda _learner: os.getpid()))
+    pid = ray.get(group._workers[1].apply.remote(lambda _learner: os.getpid()))
     group.config = group.config.copy(copy_frozen=False).training(learner_timeout_s=2)
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(LearnerDiedError, match=r"has not answered for 2 s \(learner_timeout_s\), so the run ends"):
@@ -164,23 +164,18 @@ def hang_in_an_update(algorithm: ARPO, hanging: int) -> None:
     assert eventually(lambda: not Path(f"/proc/{pid}").exists(), patience_s=60)
 
 
-def test_learners_die_and_their_checkpoints_go_on_in_others(config, tmp_path):
-    """First with replicas, whose checkpoint a sharded run takes over; its own goes on likewise, and in one learner."""
+def test_learners_die_or_hang_and_their_checkpoints_go_on_in_others(config, tmp_path):
+    """First replicas, whose checkpoint a sharded run takes over; then both checkpoints go on in one learner."""
     replicas = on_nodes(config, tmp_path / "replicas")
     replicas.train()
     of_replicas, after_replicas = save_and_train(replicas, tmp_path / "replicas")
-    die_in_an_update(replicas, dying=0)
+    die_in_an_update(replicas)
 
     sharded = on_nodes(config.training(sharding="fsdp2"), tmp_path / "sharded")
     sharded.restore_from_path(of_replicas)
     assert_next_iteration_gives(sharded, after_replicas)
     of_shards, after_shards = save_and_train(sharded, tmp_path / "sharded")
-    die_in_an_update(sharded, dying=1)
-
-    resumed = ARPO.from_checkpoint(of_shards)
-    assert resumed.config.sharding == "fsdp2"
-    assert_next_iteration_gives(resumed, after_shards)
-    hang_in_an_update(resumed, hanging=1)
+    hang_in_an_update(sharded)
 
     alone = config.learners(num_learners=0).training(sharding="none").build_algo()
     for path, expected in ((of_replicas, after_replicas), (of_shards, after_shards)):

@@ -20,7 +20,7 @@ PLACED_S = 5.0
 
 @pytest.fixture(scope="module")
 def four_gpus():
-    with own_ray(num_cpus=16, num_gpus=4, log_to_driver=False):
+    with own_ray(num_cpus=2, num_gpus=4, log_to_driver=False):
         yield
 
 
@@ -51,8 +51,8 @@ def placed_by_ray(factory: PlacementGroupFactory) -> list[list[int]] | None:
 def configured(model_folder: str, learner: float, env_runner: float, number: int = 4):
     return (
         small_config(model_folder)
-        .learners(num_learners=number, num_gpus_per_learner=learner)
-        .env_runners(num_env_runners=number, num_gpus_per_env_runner=env_runner)
+        .learners(num_learners=number, num_cpus_per_learner=0.1, num_gpus_per_learner=learner)
+        .env_runners(num_env_runners=number, num_cpus_per_env_runner=0.1, num_gpus_per_env_runner=env_runner)
     )
 
 

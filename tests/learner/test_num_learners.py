@@ -26,7 +26,6 @@ from rllib_arpo.learner.metrics import UPDATE_METRICS
 from rllib_arpo.learner.sharding import NonFiniteLossError
 from rllib_arpo.weights.snapshot import WeightSnapshot
 from rllib_arpo.weights.weight_sync import put_snapshot
-from tests.helpers.clusters import own_ray
 from tests.helpers.model_fixtures import keep_float64
 from tests.helpers.models import tiny_model
 from tests.learner import plain
@@ -51,16 +50,10 @@ GLOBAL_METRICS = (
 
 
 @pytest.fixture(scope="module", autouse=True)
-def cluster() -> Iterator[None]:
-    # More than the machine may have: three learners are to fit.
-    with own_ray(num_cpus=3), pytest.MonkeyPatch.context() as monkeypatch:
+def cluster(ray_cluster) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
         keep_float64(monkeypatch)
         yield
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory) -> str:
-    return tiny_model(tmp_path_factory.mktemp("model"), num_layers=1)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +63,7 @@ def config(model) -> ARPOConfig:
     The passes are short, so that learners need different numbers of them. Advantages depend on the entropies of the
     whole minibatch, of which a learner sees its part.
     """
-    return make_config(
+    config = make_config(
         model,
         questions_per_minibatch=3,
         lr=1e-3,
@@ -79,6 +72,7 @@ def config(model) -> ARPOConfig:
         entropy_advantage_coeff=0.5,
         keep_clipped_gradient=True,
     )
+    return config.learners(num_cpus_per_learner=0.5)
 
 
 @pytest.fixture(scope="module")
