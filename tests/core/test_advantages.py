@@ -1,11 +1,10 @@
-"""Advantages, weights and attribution: by hand and against explicit sums over leaves."""
+"""Advantages, weights and attribution by hand; `tests/learner/plain.py` sums them over leaves."""
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 
 from rllib_arpo.core.advantages import (
-    ATTRIBUTIONS,
     LEAF_WEIGHTINGS,
     group_advantages,
     hard_attribution,
@@ -139,44 +138,6 @@ def test_offsets_to_go_by_hand():
     offsets = to_go_offsets(tree, depth_first_layout(tree), np.array([1.0, 1.0, 2.0]), scale=2.0)
     # In the order 0, its end, 0.0, 1, its end; the mean at the second turns is 0.35.
     np.testing.assert_allclose(offsets, [0.0, 0.075, 0.075, 0.0, -0.075], atol=1e-15)
-
-
-@settings(max_examples=200, deadline=None)
-@example(make_tree([1], [make_trajectory("0", [make_turn([2])], stop_reason=StopReason.DEADLINE)]))
-@given(trees(max_roots=4, max_forks=8, masked_probability=0.1, paid_turn_probability=0.6))
-def test_attribution_equals_the_explicit_sum_over_leaves(tree: QuestionTree):
-    """Of whole returns, given by leaf or by node, and of what is paid from a turn on."""
-    layout = depth_first_layout(tree)
-    paths = [tree.path(tree.trajectories[leaf].agent_id) for leaf in layout.leaves]
-    returns = np.array([sum(turn.reward for turn in path) for path in paths])
-    mean, weights = returns.mean() if len(paths) else 0.0, np.arange(1.0, len(paths) + 1)
-    advantages, ranges = (returns - mean) / 2.0, leaf_ranges(layout)
-    offsets = to_go_offsets(tree, layout, np.ones(len(paths)), scale=2.0)
-    by_node = np.tile(advantages, (len(layout.nodes), 1))
-    found = {
-        name: [
-            attribute(given, weights, *ranges, taken)
-            for given, taken in ((advantages, None), (by_node, None), (advantages, offsets))
-        ]
-        for name, attribute in ATTRIBUTIONS.items()
-    }
-    for i, node in enumerate(layout.nodes):
-        turn = tree.turn_of(node)
-        below = [leaf for leaf, path in enumerate(paths) if any(other is turn for other in path)]
-        depth = next(d for d, other in enumerate(paths[below[0]]) if other is turn)
-        earlier = np.mean([sum(t.reward for t in path[:depth]) for path in paths if len(path) > depth])
-        to_go = [(sum(t.reward for t in paths[leaf][depth:]) - (mean - earlier)) / 2.0 for leaf in below]
-        total = weights[below].sum()
-        for k, judged in enumerate((advantages[below], advantages[below], np.array(to_go))):
-            weighted, of_all = weights[below] * judged, total * judged.mean()
-            expected = {
-                "soft": [weighted[weighted > 0].sum(), weighted[weighted < 0].sum(), total],
-                "hard": [max(of_all, 0.0), min(of_all, 0.0), total],
-            }
-            for name, values in expected.items():
-                nodes = found[name][k]
-                actual = [nodes.a_pos[i], nodes.a_neg[i], nodes.weight[i]]
-                np.testing.assert_allclose(actual, values, atol=1e-12)
 
 
 def _packed(tree: QuestionTree):

@@ -65,16 +65,6 @@ def test_permuted_takes_an_earlier_rise_in_place_of_the_own():
     assert [num_forks(NodeEvidence(own), 10, params, NO_DRAWS) for own in (0.4, 0.6)] == [0, 3]
 
 
-def test_only_depth_forks_every_path_at_the_same_response_whatever_its_entropy():
-    params = BranchingParams(branching="", branch_width=3, random_fork_probability=0.5, branch_depth=2)
-    nodes = [NodeEvidence(delta, depth) for delta in (-1.0, 0.0, 1.0) for depth in (1, 2, 3)]
-
-    def forks(rule: str) -> list[int]:
-        return [num_forks(node, 9, replace(params, branching=rule), np.random.default_rng(0)) for node in nodes]
-
-    assert [rule for rule in BRANCHING_RULES if forks(rule) == 3 * [0, 3, 0]] == ["depth"]
-
-
 @pytest.mark.parametrize("rule", sorted(BRANCHING_RULES))
 def test_the_budget_caps_the_children_of_every_rule(rule: str):
     always = BranchingParams(rule, 3, branch_base_probability=1.0, random_fork_probability=1.0, branch_depth=1)

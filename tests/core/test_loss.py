@@ -1,106 +1,13 @@
-"""The one-pass objective against an explicit loop over leaves and tokens, value and gradient, in fp64."""
+"""The objective of a token by hand, value and gradient; `tests/learner/plain.py` sums it over leaves and tokens."""
 
 import math
-from dataclasses import dataclass
 
-import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from rllib_arpo.core.advantages import ATTRIBUTIONS, leaf_ranges
 from rllib_arpo.core.loss import advantage_mass, clipped_mass, importance_weight, kl_k1, kl_k3, tree_policy_objective
-from rllib_arpo.core.tree import QuestionTree, TreeLayout, depth_first_layout
-from tests.helpers.trees import trees
 
 CLIP = {"clip_low": 0.2, "clip_high": 0.28}
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A tree with one log-prob, old log-prob and reference log-prob per generated token, by node and position."""
-
-    tree: QuestionTree
-    layout: TreeLayout
-    advantages: np.ndarray
-    weights: np.ndarray
-    log_probs: torch.Tensor
-    old_log_probs: torch.Tensor
-    node_of_token: np.ndarray
-
-
-def make_problem(tree: QuestionTree, seed: int, spread: float) -> Problem:
-    """Random advantages of both signs, unequal weights, log ratios of standard deviation `spread`."""
-    layout = depth_first_layout(tree)
-    rng = np.random.default_rng(seed)
-    sizes = [len(tree.turn_of(n).token_ids) for n in layout.nodes]
-    node_of_token = np.repeat(np.arange(len(sizes)), sizes)
-    num_leaves, num_tokens = len(layout.leaves), len(node_of_token)
-    old = -rng.exponential(size=num_tokens)
-    return Problem(
-        tree=tree,
-        layout=layout,
-        advantages=rng.normal(size=num_leaves),
-        weights=rng.uniform(0.1, 1.0, size=num_leaves),
-        log_probs=torch.tensor(old + spread * rng.normal(size=num_tokens), requires_grad=True),
-        old_log_probs=torch.tensor(old),
-        node_of_token=node_of_token,
-    )
-
-
-def per_token(problem: Problem, attribution: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    nodes = ATTRIBUTIONS[attribution](problem.advantages, problem.weights, *leaf_ranges(problem.layout))
-    return tuple(torch.tensor(column[problem.node_of_token]) for column in (nodes.a_pos, nodes.a_neg, nodes.weight))
-
-
-def slow_objective(
-    problem: Problem, attribution: str, dual_clip: float | None, kl_coeff: float, keep_clipped_gradient: bool
-) -> torch.Tensor:
-    """docs/design.md's objective as written: every leaf walks its path; a shared token is visited once per leaf."""
-    total = torch.zeros((), dtype=torch.float64)
-    for token, i in enumerate(problem.node_of_token):
-        node = problem.layout.nodes[i]
-        ratio = (problem.log_probs[token] - problem.old_log_probs[token]).exp()
-        clipped = ratio.clamp(1.0 - CLIP["clip_low"], 1.0 + CLIP["clip_high"])
-        if keep_clipped_gradient and ratio > 1.0 + CLIP["clip_high"]:
-            clipped = (1.0 + CLIP["clip_high"]) * ratio / ratio.detach()
-        # The old policy stands in for the reference.
-        d = problem.old_log_probs[token] - problem.log_probs[token]
-        leaves = range(node.leaf_begin, node.leaf_end)
-        mean = sum(problem.advantages[leaf] for leaf in leaves) / len(leaves)
-        for leaf in leaves:
-            advantage = problem.advantages[leaf] if attribution == "soft" else mean
-            term = torch.minimum(ratio * advantage, clipped * advantage)
-            if dual_clip is not None and advantage < 0:
-                term = torch.clamp(term, min=dual_clip * advantage)
-            total = total + problem.weights[leaf] * (term - kl_coeff * (d.exp() - d - 1.0))
-    return total
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    tree=trees(max_roots=3, max_forks=6),
-    seed=st.integers(0, 2**32 - 1),
-    attribution=st.sampled_from(["soft", "hard"]),
-    dual_clip=st.sampled_from([None, 1.5, 3.0]),
-    kl_coeff=st.sampled_from([0.0, 0.1]),
-    spread=st.sampled_from([0.05, 0.5, 1.5]),
-    keep=st.booleans(),
-)
-def test_one_pass_over_the_tree_equals_the_sum_over_leaves(tree, seed, attribution, dual_clip, kl_coeff, spread, keep):
-    problem = make_problem(tree, seed, spread)
-    if not len(problem.node_of_token):
-        return
-    a_pos, a_neg, weight = per_token(problem, attribution)
-    fast = tree_policy_objective(
-        problem.log_probs, problem.old_log_probs, a_pos, a_neg, **CLIP, dual_clip=dual_clip, keep_clipped_gradient=keep
-    ) - kl_coeff * weight * kl_k3(problem.log_probs, problem.old_log_probs)
-    slow = slow_objective(problem, attribution, dual_clip, kl_coeff, keep)
-    torch.testing.assert_close(fast.sum(), slow, rtol=1e-12, atol=1e-12)
-    (fast_gradient,) = torch.autograd.grad(fast.sum(), problem.log_probs)
-    (slow_gradient,) = torch.autograd.grad(slow, problem.log_probs)
-    torch.testing.assert_close(fast_gradient, slow_gradient, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rllib_arpo.core.metric import FORKS, Metric, mean, measure, metric_lines, number_at, quantile
+from rllib_arpo.core.metric import FORKS, Metric, mean, measure, number_at, quantile
 
 DEPTH = [
     Metric("depth/mean", FORKS, "turns above the node", mean),
@@ -16,17 +16,6 @@ DEPTH = [
 def test_a_metric_that_has_nothing_to_measure_is_left_out():
     assert measure(DEPTH, [1, 2, 6]) == {"depth/mean": 3.0, "depth/p10": 1.2, "forks": 3}
     assert measure(DEPTH, [], "search/") == {"search/forks": 0}
-
-
-def test_neighbours_with_the_same_words_share_a_line():
-    assert metric_lines(DEPTH, "tools/") == [
-        "- `tools/depth/mean`, `tools/depth/p10`: turns above the node",
-        "- `tools/forks`: all of them",
-    ]
-
-
-def test_the_name_in_mlflow():
-    assert [metric.mlflow_name for metric in DEPTH] == ["depth mean", "depth p10", "number of forks"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Packing against what each turn has read, splitting against the unsplit tree, and one tree by hand."""
+"""Packing by hand, and splitting against the unsplit tree; `tests/learner/plain.py` reads every turn's context."""
 
 from dataclasses import fields
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rllib_arpo.core.advantages import NodeAttribution, leaf_ranges, soft_attribution
 from rllib_arpo.core.packing import PackedTree, concatenate, pack_tree, plan_passes
 from rllib_arpo.core.shares import LeafWork, Part, cut_by_tokens, share_out, take
-from rllib_arpo.core.tree import QuestionTree, StopReason, context_after, depth_first_layout
+from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
 
 NO_NODES = NodeAttribution(np.zeros(0), np.zeros(0), np.zeros(0))
@@ -102,43 +102,6 @@ def test_another_conversation_by_hand():
     assert first.token_ids.tolist() == [10, 11, 12, 13, 14, 15, 16, 17]
     assert (second.token_ids.tolist(), second.end.tolist()) == ([10, 20, 21, 22], [4] * 4)
     assert second.loss_mask.tolist() == [False, False, False, True]
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    trees(max_forks=6, masked_probability=0.15, unique_tokens=True)
-    | trees(
-        max_forks=6, masked_probability=0.15, unique_tokens=True, new_context_probability=0.5, empty_probability=0.0
-    ),
-    st.integers(0, 2**32 - 1),
-)
-def test_packing_equals_reading_every_turn_s_context(tree: QuestionTree, seed: int):
-    packed, leaves = pack(tree, seed)
-    index = {int(token): t for t, token in enumerate(packed.token_ids)}
-    expected_tokens = {int(token) for token in tree.prompt}
-    below: dict[int, set[str]] = {}
-    for agent_id in leaves:
-        path = tree.path(agent_id)
-        for i, turn in enumerate(path):
-            if not len(turn.token_ids):
-                continue
-            context = [*context_after(tree.prompt, path[:i]).tolist(), *turn.token_ids.tolist()]
-            expected_tokens.update(context)
-            places = [index[token] for token in context]
-            assert packed.position_ids[places].tolist() == list(range(len(context)))
-            assert packed.parent[places].tolist() == [-1, *places[:-1]]
-            assert ancestors(packed, places[-1]) == context
-            assert packed.behavior_log_probs[places[-len(turn.token_ids) :]].tolist() == turn.log_probs.tolist()
-            for t in places[-len(turn.token_ids) :]:
-                below.setdefault(t, set()).add(agent_id)
-    assert len(index) == packed.num_tokens
-    assert set(index) == expected_tokens
-    assert sorted(below) == np.flatnonzero(packed.loss_mask).tolist()
-    for t, agent_ids in below.items():
-        pairs = [leaves[agent_id] for agent_id in agent_ids]
-        np.testing.assert_allclose(packed.a_pos[t], sum(w * max(a, 0.0) for a, w in pairs), rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(packed.a_neg[t], sum(w * min(a, 0.0) for a, w in pairs), rtol=1e-12, atol=1e-12)
-        np.testing.assert_allclose(packed.weight[t], sum(w for _, w in pairs), rtol=1e-12, atol=1e-12)
 
 
 def test_a_tree_in_which_no_leaf_counts_is_its_prompt():

@@ -1,19 +1,17 @@
-"""The depth-first layout against trees by hand and against walking every leaf's path."""
+"""The depth-first layout of trees by hand; `tests/learner/plain.py` walks every leaf's path."""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 from rllib_arpo.core.token_counts import all_path_tokens
 from rllib_arpo.core.tree import (
-    QuestionTree,
     TreeLayout,
     TreeNode,
     context_after,
     depth_first_layout,
     known_beginnings,
 )
-from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 #: "0" with two tool calls; "0.0" forked after its first, "0.1" after its second; "0.0.0" from "0.0"; "1" alone.
 NESTED = make_tree(
@@ -42,19 +40,6 @@ def test_contexts_of_several_conversations():
     tree = make_tree(prompt, [make_trajectory("0", turns)])
     known = known_beginnings(tree, depth_first_layout(tree))
     assert [(one.node, one.num_tokens) for one in known] == [(0, 1), (0, 3), (1, 4), (3, 0)]
-
-
-@settings(max_examples=100, deadline=None)
-@given(trees(max_forks=6, new_context_probability=0.5))
-def test_a_new_context_begins_like_the_longest_that_its_path_has_written(tree: QuestionTree):
-    layout = depth_first_layout(tree)
-    for node, known in zip(layout.nodes, known_beginnings(tree, layout), strict=True):
-        turn, trajectory = tree.turn_of(node), tree.trajectories[node.trajectory]
-        path = tree.path(trajectory.agent_id)[: trajectory.num_inherited_turns + node.turn + 1]
-        written = [[*context_after(tree.prompt, path[:i]), *above.token_ids] for i, above in enumerate(path)]
-        new = turn.observation.tolist()
-        common = [max(n for n in range(len(new) + 1) if one[:n] == new[:n] and n <= len(one)) for one in written]
-        assert known.num_tokens == (max(common) if turn.new_context else 0)
 
 
 def test_paths_and_generated_tokens_of_a_nested_tree():
@@ -106,23 +91,3 @@ def test_paths_of_thousands_of_turns_and_of_forks_are_laid_out():
     assert [node.parent for node in layout.nodes] == list(range(-1, 1199))
     assert layout.leaves == tuple(range(1200))
     assert layout.nodes[7] == TreeNode(trajectory=7, turn=0, parent=6, leaf_begin=7, leaf_end=1200)
-
-
-@settings(max_examples=200, deadline=None)
-@given(trees(masked_probability=0.2))
-def test_layout_equals_walking_every_path(tree: QuestionTree):
-    layout = depth_first_layout(tree)
-    counting = [i for i, t in enumerate(tree.trajectories) if t.counts]
-    assert sorted(layout.leaves) == counting
-
-    owners = {id(turn): (i, j) for i, t in enumerate(tree.trajectories) for j, turn in enumerate(t.turns)}
-    paths = {i: [owners[id(turn)] for turn in tree.path(tree.trajectories[i].agent_id)] for i in counting}
-    nodes = [(node.trajectory, node.turn) for node in layout.nodes]
-    assert sorted(nodes) == sorted({turn for path in paths.values() for turn in path})
-    for node in layout.nodes:
-        turn = (node.trajectory, node.turn)
-        below = {i for i in counting if turn in paths[i]}
-        assert set(layout.leaves[node.leaf_begin : node.leaf_end]) == below
-        for i in below:
-            depth = paths[i].index(turn)
-            assert (nodes[node.parent] if node.parent >= 0 else None) == (paths[i][depth - 1] if depth else None)

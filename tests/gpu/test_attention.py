@@ -1,15 +1,10 @@
-"""The kernels of tree attention: against dense attention in fp64, their speed, and each through a whole model."""
+"""The kernels of tree attention: against dense attention in fp64, and each through a whole model."""
 
-import numpy as np
 import pytest
 import torch
 
-from release.benchmarks.common.bench import median, rounded, timed
-from release.benchmarks.learner.rollouts import make_rollouts
-from release.benchmarks.learner.tree_workload import make_question
 from rllib_arpo.core.columns import ENTROPY, LOG_PROBS
-from rllib_arpo.core.packing import concatenate
-from rllib_arpo.policy.attention.tree import TREE_KERNELS, attention_dtype, choose_kernel, plan_tree
+from rllib_arpo.policy.attention.tree import choose_kernel
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from tests.gpu.workbench import DEVICE
 from tests.helpers.dense_attention import kernel_errors, relative_error
@@ -40,28 +35,6 @@ def test_a_kernel_equals_dense_attention(kernel, dtype, tolerance, sizes, figure
         errors = kernel_errors(kernel, dtype, DEVICE, heads)
         parts = dict(zip(("output", "query", "key", "value"), errors, strict=True))
         figures.add(f"relative error, heads {heads}", max(errors), at_most=tolerance, detail=parts)
-
-
-@pytest.mark.parametrize("kernel", TREE_KERNELS)
-def test_the_speed_of_a_kernel(kernel, sizes, figures):
-    """Forward and backward of one layer's attention; FLOPs are those of the pairs that attend, 12 head_dim each."""
-    dtype = attention_dtype(torch.bfloat16, DEVICE)
-    skip_unless_it_runs(kernel, dtype)
-    per_question = min(sizes.attention_tokens, QUESTION_TOKENS)
-    questions = [make_question(SHARING, per_question, seed) for seed in range(sizes.attention_tokens // per_question)]
-    end = concatenate(make_rollouts(questions).trees).end
-    plan = plan_tree(end, dtype, kernel, device=torch.device(DEVICE))
-    num_heads, groups, head_dim = sizes.large.heads
-    draws = [torch.randn(1, n, len(end), head_dim, device=DEVICE, dtype=dtype) for n in (num_heads, groups, groups)]
-    inputs, grad = [drawn.requires_grad_() for drawn in draws], torch.randn_like(draws[0])
-
-    def forward_and_backward() -> None:
-        torch.autograd.grad(plan.attend(*inputs, None), inputs, grad)
-
-    seconds = [timed(forward_and_backward)[0] for _ in range(sizes.repeats + 1)][1:]
-    flops = 12 * num_heads * head_dim * int((end - np.arange(len(end))).sum())
-    detail = {"tokens": len(end), "tflops_per_s": flops / median(seconds) / 1e12, "seconds": rounded(seconds, 6)}
-    figures.add("forward and backward", 1000 * median(seconds), "ms", detail=detail)
 
 
 def log_probs_and_gradient(columns, folder: str, device: str, **settings) -> tuple[torch.Tensor, torch.Tensor]:

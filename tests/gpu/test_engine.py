@@ -108,16 +108,6 @@ def test_prompts_in_chunks_and_a_batch_that_is_preempted(llama_folder, engine):
         assert_close(small, finished[one.request_id], llama_folder, one.prompt_token_ids)
 
 
-def test_a_fork_of_a_running_request_reuses_its_blocks(engine):
-    prompt = [50 + i % 90 for i in range(70)]
-    engine.submit(GenerationRequest("parent", prompt, max_tokens=40, seed=1, entropy_window=2))
-    for _ in range(2):
-        events = engine.step()
-    assert [type(event).__name__ for event in events] == ["EntropyReady"]
-    engine.submit(GenerationRequest("fork", [*prompt, 1, 2, 3], max_tokens=2, seed=2))
-    assert run(engine)["fork"].num_cached_tokens == 64
-
-
 def test_new_weights_between_requests_and_between_two_tokens(engine, llama_folder, other_folder):
     engine.update_weights(weights_of(other_folder).items(), version=1)
     finished = run_one(engine, PROMPT, max_tokens=20, seed=3, entropy_window=10)

@@ -6,10 +6,8 @@ import torch
 
 from release.benchmarks.common.bench import median, rounded, timed
 from rllib_arpo.engine.vllm_versions import FIRST_WITH_TRANSFER, vllm_version
-from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.weights import WEIGHT_SYNCS, transfer_backend
-from rllib_arpo.weights.snapshot import arrays_in_parts
-from tests.gpu.workbench import DTYPE, FULL, random_qwen3
+from tests.gpu.workbench import random_qwen3
 from tests.helpers.configs import small_config
 from tests.helpers.weights import engine_log_probs, learner_log_probs
 
@@ -50,26 +48,6 @@ def test_seconds_of_a_push(transport, own_ray, sizes, work, figures):
         algorithm.stop()
     detail = {"seconds": rounded(seconds), "processes": 1 + 2 * remote}
     figures.add("seconds of a push", median(seconds), "s", at_most=TARGET_S, is_speed=True, detail=detail)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_arrays_leave_the_gpu_in_parts_as_in_one_piece(work, figures):
-    settings = {"model_name_or_path": random_qwen3(FULL.small, work), "dtype": DTYPE, "temperature": 1.0}
-    module, dtype = LLMRLModule(model_config=settings).to("cuda"), torch.bfloat16
-
-    def parts() -> dict[str, np.ndarray]:
-        sent = arrays_in_parts(module.trained_weights(), dtype)
-        return {name: array.copy() for part in sent for name, array in part.items()}
-
-    def one_piece() -> dict[str, np.ndarray]:
-        return {name: array.copy() for name, array in module.weight_views(dtype).items()}
-
-    expected, received = one_piece(), parts()
-    assert received.keys() == expected.keys()
-    assert all(received[name].tobytes() == array.tobytes() for name, array in expected.items())
-    seconds = {side.__name__: min(timed(side)[0] for _ in range(FULL.repeats)) for side in (parts, one_piece)}
-    ratio = seconds["parts"] / seconds["one_piece"]
-    figures.add("seconds in parts / in one piece", ratio, at_most=1.0, is_speed=True, detail=seconds)
 
 
 def count_as_new(learner, **_kwargs: object) -> None:

@@ -56,7 +56,6 @@ class Sizes:
         kv_cache_bytes: of each engine.
         products: n of the [n, n] products, the fastest of which is the peak.
         repeats: of each timing; one more comes first and does not count.
-        attention_tokens: of the tree on which kernels are timed.
         probe_sequences, probe_tokens: generated for the comparison with transformers.
         update_questions, update_tokens: of an update that is timed; the tokens are of one question.
         tokens_per_pass: of such updates; whole questions fill a pass.
@@ -72,7 +71,6 @@ class Sizes:
     kv_cache_bytes: int = 4 << 30
     products: tuple[int, ...] = (4096, 8192, 16384)
     repeats: int = 3
-    attention_tokens: int = 16384
     probe_sequences: int = 32
     probe_tokens: int = 64
     update_questions: int = 16
@@ -124,7 +122,6 @@ TINY = Sizes(
     kv_cache_bytes=16 << 20,
     products=(64,),
     repeats=1,
-    attention_tokens=256,
     probe_sequences=2,
     probe_tokens=8,
     update_questions=2,

@@ -10,7 +10,6 @@ import pytest
 import torch
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
-from ray.tune.result import STDERR_FILE, STDOUT_FILE, TRIAL_INFO
 
 from rllib_arpo import ARPO
 from rllib_arpo.learner.learner_group import ARPOLearnerGroup
@@ -169,26 +168,6 @@ def test_what_belongs_to_policies_is_refused_in_one_sentence(call, sentence):
     with pytest.raises(ValueError) as raised:
         call(object.__new__(ARPO))
     assert str(raised.value).startswith(sentence)
-
-
-def test_another_configuration_in_the_same_actor(built, scripted):
-    """As Tune passes it: a dict, with keys of Tune's own. The first evaluates on env runners of its own."""
-    algorithm = built(scripted.copy(copy_frozen=False).evaluation(evaluation_num_env_runners=1))
-    before = algorithm.env_runner.engine.weights[NAME].copy()
-    change_in_each_learner(algorithm)
-    # The engines of evaluation get the weights first.
-    np.testing.assert_array_equal(weights_at_the_first_request(algorithm, ["evaluate", "train"]), 2 * before)
-    assert algorithm.evaluate()["env_runners"]["num_episodes"] == 3
-    # A rate that no fp32 weight can show.
-    other = scripted.copy(copy_frozen=False).training(lr=1e-30, questions_per_batch=3, questions_per_minibatch=3)
-    assert algorithm.reset({**other.to_dict(), TRIAL_INFO: None, STDOUT_FILE: None, STDERR_FILE: None})
-    assert algorithm.eval_env_runner_group is None
-    assert algorithm.evaluate()["env_runners"]["num_episodes"] == 3
-    start = learner_weights(algorithm)
-    result = algorithm.train()
-    assert (result["env_runners"]["num_episodes_lifetime"], result["training_iteration"]) == (3, 1)
-    assert (result["config"]["lr"], result["config"]["questions_per_batch"]) == (1e-30, 3)
-    np.testing.assert_array_equal(learner_weights(algorithm)[NAME], start[NAME])
 
 
 def test_an_algorithm_that_was_stopped_says_so(scripted):

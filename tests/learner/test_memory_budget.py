@@ -10,7 +10,7 @@ import ray._common.utils
 from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rllib_arpo.engine.memory import RESERVE, EngineShape, Term, computed_kv_cache, engine_need
-from rllib_arpo.learner.memory_budget import LearnerShape, head_terms, learner_need
+from rllib_arpo.learner.memory_budget import LearnerShape, learner_need
 from rllib_arpo.learner.placement import (
     Decision,
     DeviceGroup,
@@ -62,22 +62,6 @@ def test_a_learner_holds_16_bytes_a_parameter_and_activations():
         Term("chunk of the LM head", 2000, "4 tokens x 50 words x 10 bytes"),
     )
     assert (need.resting, need.peak) == (12_000, 26_280)
-
-
-@pytest.mark.parametrize(
-    ("model", "learner", "held"),
-    [
-        # The base of a LoRA is frozen, and has the type of the products.
-        (replace(MODEL, adapter_parameters=100), LEARNER, [4 * 50 * 10]),
-        (MODEL, replace(LEARNER, compute_bytes=4, tokens_per_pass=3), [50 * 8 * 4, 2 * 3 * 50 * 4]),
-        # FSDP2 has assembled the gradient. In small chunks the largest thing is their part of it.
-        (MODEL, replace(LEARNER, number=2, sharded=True, head_chunk=2), [50 * 8 * 2, 50 * (2 * 2 + 8 * 2)]),
-        # A CPU casts the chunk's part before it adds it.
-        (MODEL, ON_CPU, [50 * 8 * 2, 50 * 8 * 4, 50 * (4 * 2 + 8 * 6)]),
-    ],
-)
-def test_the_head_of_other_learners(model, learner, held):
-    assert [term.bytes for term in head_terms(model, learner)] == held
 
 
 def test_fsdp2_divides_the_state_and_assembles_layers():

@@ -24,19 +24,17 @@ from rllib_arpo.rollout.messages import (
 DIES = ray.exceptions.RayActorError(error_msg="out of memory")
 RESTARTS = ray.exceptions.ActorUnavailableError("socket closed", actor_id=None)
 HANGS, SILENT, FORGETS = "does not answer", "finishes nothing", "has lost its questions"
-LATE = "answers when the driver has waited for others: all questions end"
 DIED_BEFORE = "was restarted before this call: has only its new questions"
 
 
 class FakeCall:
     """A call that is answered with `outcome`, or never."""
 
-    def __init__(self, outcome, late=False):
+    def __init__(self, outcome):
         self.outcome = outcome
-        self.late = late
 
     def ready(self):
-        return self.outcome is not HANGS and not self.late
+        return self.outcome is not HANGS
 
 
 def fake_get(call):
@@ -49,7 +47,7 @@ def fake_get(call):
 class FakeGroup:
     """Env runners by script.
 
-    `replies[runner]` has, per call, an exception (it died), HANGS, LATE, SILENT, FORGETS, DIED_BEFORE, a Failure,
+    `replies[runner]` has, per call, an exception (it died), HANGS, SILENT, FORGETS, DIED_BEFORE, a Failure,
     a number of questions that end, or nothing more (all questions end).
     """
 
@@ -81,11 +79,7 @@ class FakeGroup:
         return {runner: self._actor(runner) for runner in self.replies}
 
     def _actor(self, runner):
-        def exchange(*args):
-            late = self.replies[runner][:1] == [LATE]
-            return FakeCall(self._call(runner, *args), late)
-
-        exchange = SimpleNamespace(remote=exchange)
+        exchange = SimpleNamespace(remote=lambda *args: FakeCall(self._call(runner, *args)))
         return SimpleNamespace(runner=runner, exchange=exchange)
 
     def set_actor_state(self, runner, healthy):
@@ -127,7 +121,7 @@ class FakeGroup:
             held.clear()
         if reply == SILENT:
             self.clock[0] += 200.0
-        num_ended = len(held) if reply == LATE else reply if isinstance(reply, int) else 0
+        num_ended = reply if isinstance(reply, int) else 0
         ended = [held.pop(0) for _ in range(num_ended)]
         sampled = [SampledQuestion(ref, None) for ref in ended if ref.number not in self.raising]
         failure = Failure("ValueError: a bug", retry=True)
@@ -142,9 +136,6 @@ def make_group(monkeypatch):
     def wait(calls, num_returns=1, timeout=None):
         ready = [call for call in calls if call.ready()]
         clock[0] += 0.0 if ready else timeout + 1
-        if timeout == 0:
-            for call in calls:
-                call.late = False
         return ready, [call for call in calls if call not in ready]
 
     monkeypatch.setattr(dispatch.ray, "wait", wait)
@@ -205,16 +196,6 @@ def test_env_runners_that_go_on_during_the_update_are_given_all(make_group):
     assert collect(dispatcher, range(4, 8)) == [4, 5, 6, 7]
     assert group.asked[2:] == [(1, [8]), (2, [9])]
     assert group.timeouts == {dispatch.POLL_DURING_UPDATE_S}
-
-
-def test_an_env_runner_that_is_just_free_does_not_get_everything(make_group):
-    """Env runner 2 has as much to do as the other, and its last call is not answered yet."""
-    group, dispatcher = make_group({1: [], 2: [LATE]}, max_weight_lag=1)
-    dispatcher.ask(question_refs(range(2)))
-    assert collect(dispatcher, [0]) == [0]
-    dispatcher.ask(question_refs(range(2, 6)))
-    assert collect(dispatcher, range(1, 6)) == [1, 2, 3, 4, 5]
-    assert group.asked == [(1, [0]), (2, [1]), (1, [2, 3]), (1, [4]), (2, [5])]
 
 
 def test_evaluation_goes_first_and_has_numbers_of_its_own(make_group):

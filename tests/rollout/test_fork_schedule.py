@@ -41,21 +41,6 @@ def test_at_random_trees_take_turns_and_every_order_within_a_tree_is_equally_lik
     assert all(abs(count - 1000) < 4 * np.sqrt(6000 * 5 / 36) for count in orders.values())
 
 
-def test_always_ranked_is_the_top_k_of_the_rises(sample_tree):
-    """AT2PO (arXiv 2601.04767): the k most uncertain nodes are expanded, whatever the size of their rises."""
-    script = {PROMPT: [tool(10 + i) for i in range(4)]}
-    for i, entropy in enumerate((0.2, 0.9, 0.5, 0.4)):
-        script[(*PROMPT, 10 + i, TOOL, 50, 0)] = [answer(20 + i, entropy), answer(30 + i)]
-    changes = {"num_rollouts": 6, "num_initial_rollouts": 4, "budget_allocation": "ranked_over_tree"}
-    top_two = sample_tree(dict(script), branching="always", **changes)
-    # Which root has which entropy depends on who asked first; the forks tell.
-    forked = [t.turns[0].token_ids[0] for t in top_two.tree.trajectories if t.parent]
-    assert forked == [31, 32]
-    script[PROMPT] += [answer(40), answer(41)]
-    # All of them are below the opening: the threshold forks nowhere.
-    assert sample_tree(dict(script), branching="threshold", **changes).children == {}
-
-
 def test_a_late_decision_forks_the_state_at_the_node(sample_tree):
     """ "0" is two tool calls further when "1" passes the turn; the fork still begins after the first."""
     node = (*PROMPT, 10, TOOL, 50, 0)

@@ -56,21 +56,6 @@ def test_fork_is_submitted_while_the_parent_still_generates(sample_tree):
     assert sampled.engine.num_steps < 2 + 31 + 5
 
 
-def test_no_rise_tops_up_from_the_prompt_all_at_once(sample_tree):
-    script = {
-        PROMPT: [tool(10, HIGH), answer(11), answer(12)],
-        NODE: answer(20, LOW),
-    }
-    sampled = sample_tree(script, num_rollouts=3)
-    assert sampled.shape() == {
-        "0": (None, 0, [(10, TOOL), (20, ANSWER)], "answer"),
-        "1": (None, 0, [(11, ANSWER)], "answer"),
-        "2": (None, 0, [(12, ANSWER)], "answer"),
-    }
-    assert [t.topped_up for t in sampled.tree.trajectories] == [False, True, True]
-    assert sampled.env.added == ["1", "2"]
-
-
 def test_decisions_look_at_the_window_where_all_entropies_are_recorded(sample_tree):
     """The first turn after a tool is certain within the window and unsure beyond it; the second rises within it."""
     later = (*NODE, 20, 21, 22, TOOL, 50, 1)
