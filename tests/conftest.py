@@ -20,9 +20,12 @@ from tests.helpers.models import tiny_model  # noqa: E402
 
 #: Seconds for a slow test: its processes may share two cores with those of two others.
 SLOW_TIMEOUT_S = 900
-#: Folders whose files take longest, the longest first. Where processes share the files, they begin with those that
-#: share one Ray, lest it is started again and again, and go on with these, so that no long file begins last.
-SLOW_FOLDERS = ("tuned_examples", "release", "integration", "engine", "learner")
+#: Files with one test of minutes. Where processes share the files, they begin with these: pytest-xdist queues another
+#: file behind such a test, and at the end of a tier that one would wait while other processes have nothing to do.
+LONGEST = ("test_gpu_check.py", "test_several_learners.py", "test_run_screen.py", "test_new.py")
+#: Folders whose files take longest, the longest first. After the files that share one Ray, lest it is started again and
+#: again, come these, so that no long file begins last.
+SLOW_FOLDERS = ("tuned_examples", "release", "integration", "engine", "learner", "commands")
 #: The only file of the fast tier that starts Ray: a whole iteration.
 FAST_WITH_RAY = "test_record.py"
 
@@ -40,7 +43,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.timeout(SLOW_TIMEOUT_S))
     with_ray = {item.path for item in items if "ray_cluster" in item.fixturenames}
     ranks = {name: rank for rank, name in enumerate(SLOW_FOLDERS)}
-    items.sort(key=lambda item: (item.path not in with_ray, ranks.get(item.path.parent.name, len(ranks))))
+
+    def rank(item: pytest.Item) -> tuple[bool, bool, int]:
+        of_folder = ranks.get(item.path.parent.name, len(ranks))
+        return item.path.name not in LONGEST, item.path not in with_ray, of_folder
+
+    items.sort(key=rank)
 
 
 @pytest.fixture(scope="session")
