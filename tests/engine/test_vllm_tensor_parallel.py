@@ -22,10 +22,6 @@ from tests.helpers.clusters import own_ray
 from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
 from tests.helpers.weights import (
-    engine_log_probs,
-    learner_log_probs,
-    learner_weights,
-    set_learner_weights,
     weights_of,
 )
 from tests.integration.conftest import record_batches
@@ -134,29 +130,6 @@ def test_trees_their_log_probs_and_the_evaluation_of_two_iterations(algorithm):
     assert result["evaluation"]["env_runners"]["num_episodes"] == 3
     assert [sampled.number for sampled in algorithm.last_evaluation] == [0, 1, 2]
     assert all(len(sampled.episode.agent_episodes) == 1 for sampled in algorithm.last_evaluation)
-
-
-def test_evaluation_is_greedy_and_repeatable(algorithm):
-    def answers():
-        algorithm.evaluate()
-        return [[turn.token_ids.tolist() for turn in s.tree.path("0")] for s in algorithm.last_evaluation]
-
-    assert answers() == answers()
-
-
-def test_the_engine_has_the_learners_weights_after_every_sync_and_from_a_checkpoint(algorithm, tmp_path):
-    """Into the algorithm itself, after its weights have changed; into a new one: test_resume.py."""
-    path = algorithm.save_to_path(str(tmp_path / "checkpoint"))
-    expected, weights = learner_log_probs(algorithm), learner_weights(algorithm)
-    np.testing.assert_allclose(engine_log_probs(algorithm), [expected], atol=1e-4)
-    set_learner_weights(algorithm, 0.5)
-    algorithm.evaluate()
-    assert not np.allclose(engine_log_probs(algorithm), [expected], atol=1e-4)
-    algorithm.restore_from_path(path)
-    for name, value in learner_weights(algorithm).items():
-        np.testing.assert_array_equal(value, weights[name])
-    np.testing.assert_allclose(engine_log_probs(algorithm), [expected], atol=1e-4)
-    assert (algorithm.iteration, algorithm._stream.next_number) == (2, 4)
 
 
 def kill_a_worker(engine) -> tuple[bool, float, list[bool], list[bool]]:

@@ -107,7 +107,6 @@ DTYPES = [(torch.float32, torch.float32), (torch.bfloat16, torch.float32), (torc
 
 @pytest.mark.parametrize(("architecture", "dtype", "attention", "compiled"), [
     *((architecture, *dtypes, False) for architecture in ("llama", "qwen2", "qwen3") for dtypes in DTYPES),
-    pytest.param("llama", *DTYPES[1], True, marks=pytest.mark.slow),
     pytest.param("qwen3", *DTYPES[2], True, marks=pytest.mark.slow),
 ])  # fmt: skip
 @pytest.mark.usefixtures("compiler")
