@@ -28,16 +28,5 @@ class SquaresTask(Task):
         return Question(f"squares/{n}", (("user", f"What is {n} * {n}?"),), (str(n * n),), MATH, f"squares {n}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class BriefSquaresTask(SquaresTask):
-    """With a prompt of few tokens."""
-
-    def question(self, number: int, tools: Sequence[str] = ()) -> Question:
-        n = self.first + number % 10
-        return Question(
-            f"squares/{n}", (("system", "Compute."), ("user", f"{n}*{n}?")), (str(n * n),), MATH, f"squares {n}"
-        )
-
-
 class NoDataclass(Task):
     pass
