@@ -102,3 +102,11 @@ def test_a_full_disk_of_the_log_takes_no_line_from_the_terminal(tmp_path, capfd,
 
 def raises_enospc(*_arguments):
     raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_line_after_the_end_is_nobodys_error(tmp_path, capfd):
+    with RunTerminal(tmp_path / "run.log") as terminal:
+        pass
+    terminal.say("late")
+    terminal.warn("late")
+    assert capfd.readouterr() == ("late\nlate\n", "")

@@ -2,6 +2,7 @@
 
 import sys
 from functools import partial
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import ray
@@ -144,3 +145,11 @@ def test_of_a_mixture_of_experts_the_attention_alone_is_adapted(tmp_path):
         assert message(config.language_model(lora={"target_modules": targets})) == (
             f"lora: adapts 'model.layers.0.mlp.{layer}', but only linear layers before the LM head are supported."
         )
+
+
+def test_a_driver_without_vllm_leaves_its_version_to_the_engines(monkeypatch):
+    def missing(build: str) -> str:
+        raise PackageNotFoundError(build)
+
+    monkeypatch.setattr("rllib_arpo.engine.vllm_versions.version", missing)
+    assert vllm_version() is None
