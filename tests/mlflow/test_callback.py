@@ -161,18 +161,6 @@ def test_a_store_that_comes_back_gets_what_it_missed(local_database, trial, capl
     assert len(messages(caplog)) == 1
 
 
-def test_where_the_store_is(workspace, empty_database, monkeypatch):
-    def chosen(**arguments) -> str:
-        return ARPOMLflowCallback(**arguments)._open().uri
-
-    for name in ("mlflow.db", "env.db", "argument.db"):
-        (workspace / name).write_bytes(empty_database.read_bytes())
-    assert chosen() == f"sqlite:///{workspace}/mlflow.db"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///env.db")
-    assert chosen() == "sqlite:///env.db"
-    assert chosen(tracking_uri="sqlite:///argument.db") == "sqlite:///argument.db"
-
-
 def test_what_is_wrong_before_the_run_is_one_clear_error(workspace):
     (workspace / "text.db").write_text("this is no database, and long enough to be read as the header of one" * 10)
     expected = "MLflow cannot open the local store sqlite:///text.db: DatabaseError: file is not a database"

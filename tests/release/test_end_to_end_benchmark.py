@@ -84,22 +84,6 @@ def test_trl_renders_the_tokens_of_the_tag_protocol(tokenizer):
     assert taught.eos_token_id not in called + result
 
 
-def test_trl_reads_the_turns():
-    tokenizer = trails_tokenizer()
-    dialect.set_up(tokenizer)
-    question = [{"role": "user", "content": "Follow red."}]
-    prompt = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
-    later = f"{prompt}<search> Korami </search>\n<result> Korami: see Toluna </result>\n"
-    assert tokenizer.parse_response("<search> Korami </search>", prefix=prompt) == {
-        "role": "assistant",
-        "tool_calls": [CALL],
-    }
-    assert tokenizer.parse_response("<answer> \\boxed{42} </answer>", prefix=later) == {
-        "role": "assistant",
-        "content": "<answer> \\boxed{42} </answer>",
-    }
-
-
 @pytest.mark.parametrize(
     ("completion", "expected"),
     [
@@ -107,10 +91,7 @@ def test_trl_reads_the_turns():
         ([CALLING, RESULT, {"role": "assistant", "content": "<answer> \\boxed{41} </answer>"}], 0.0),
         ([{"role": "assistant", "content": "So <answer>\\boxed{42}</answer>."}], 1.0),
         ([CALLING, RESULT, CALLING], -1.0),
-        ([CALLING, RESULT, {"role": "assistant", "content": "\\boxed{42}"}], -1.0),
         ([{"role": "assistant", "content": "<answer> \\boxed{42} \\boxed{41} </answer>"}], -1.0),
-        ([{"role": "assistant", "content": "<answer> \\boxed{ } </answer>"}], -1.0),
-        ([{"role": "assistant", "content": "<answer> \\boxed{42}"}], -1.0),
     ],
 )
 def test_the_reward_of_a_conversation(completion, expected):
@@ -128,18 +109,6 @@ def test_both_sides_get_the_recipes_settings_and_questions():
     asked = [TrailsTask(seed=1).question(number) for number in range(12)]
     assert [row["answer"] for row in request["questions"]] == [question.answers[0] for question in asked]
     assert request["questions"][0]["prompt"][1] == {"role": "user", "content": asked[0].messages[1][1]}
-
-
-@pytest.mark.slow
-def test_the_search_of_trl_is_that_of_the_task():
-    start = TrailsTask().question(0).messages[1][1].removesuffix(".").split()[-1]
-    lines = [json.dumps(query) for query in (f"see {start}", "Nobody")]
-    argv = [sys.executable, "-m", "release.benchmarks.end_to_end.search_process"]
-    done = subprocess.run(argv, cwd=REPOSITORY, input="\n".join(lines), capture_output=True, text=True, timeout=100)
-    assert done.returncode == 0, done.stderr
-    found, nothing = (json.loads(line) for line in done.stdout.splitlines())
-    assert found.startswith(f"{start}: ")
-    assert nothing == "Nothing found."
 
 
 def test_the_first_iteration_does_not_count():
