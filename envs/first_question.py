@@ -55,7 +55,7 @@ async def _check_world(env: ToolEnv, name: str) -> None:
 async def _check_rewards(rewards: Mapping[str, Reward], question: Question, protocol: Protocol) -> None:
     """Rewards a path that gives a right answer at once."""
     answer = question.answers[0] if question.answers else ""
-    turn = protocol.example(Shot("", (), answer))[-1]["content"]
+    turn = protocol.example(Shot("", answer))[-1]["content"]
     path = FinishedPath(question, (turn,), format_valid=True, answer=answer, accuracy=float(bool(question.answers)))
     for name, reward in rewards.items():
         await value_of(f"env_config['reward']: {name!r}", partial(reward, path))

@@ -11,22 +11,14 @@ MATH, QA = "math", "qa"
 
 
 @dataclass(frozen=True, slots=True)
-class ShotCall:
-    """A call in a worked example, with the thought before it (may be empty) and the tool's result."""
-
-    tool: str
-    argument: str
-    result: str
-    thought: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Shot:
-    """A worked example. The protocol writes it with its calls, or with `thought` if the model lacks the tools."""
+    """A worked example. The protocol writes its call, or `thought` if the model lacks the tool."""
 
     question: str
-    calls: tuple[ShotCall, ...]
     answer: str
+    tool: str = ""
+    argument: str = ""
+    result: str = ""
     thought: str = ""
 
 

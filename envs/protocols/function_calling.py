@@ -117,20 +117,17 @@ class FunctionCallingProtocol(Protocol):
 
     def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
         messages: list[Message] = [{"role": "user", "content": shield(shot.question)}]
-        with_calls = self.shows_calls(shot)
-        for call in shot.calls if with_calls else ():
-            arguments = dict.fromkeys(self.available[call.tool].parameters, shield(call.argument))
-            function = {"name": call.tool, "arguments": arguments}
-            calls = [{"type": "function", "function": function}]
+        thought = f"{shield(shot.thought)} " if shot.thought else ""
+        if shot.tool in self.available:
+            arguments = dict.fromkeys(self.available[shot.tool].parameters, shield(shot.argument))
+            call = {"type": "function", "function": {"name": shot.tool, "arguments": arguments}}
             messages += [
-                {"role": "assistant", "content": shield(call.thought), "tool_calls": calls},
-                {"role": "tool", "name": call.tool, "content": shield(call.result)},
+                {"role": "assistant", "content": "", "tool_calls": [call]},
+                {"role": "tool", "name": shot.tool, "content": shield(shot.result)},
             ]
-        thought = "" if with_calls or not shot.thought else f"{shield(shot.thought)} "
-        return [
-            *messages,
-            {"role": "assistant", "content": f"{thought}The final answer is \\boxed{{{shield(shot.answer)}}}."},
-        ]
+            thought = ""
+        answer = f"{thought}The final answer is \\boxed{{{shield(shot.answer)}}}."
+        return [*messages, {"role": "assistant", "content": answer}]
 
     def turn(self, chat: Chat, text: str, name: str, arguments: Mapping[str, Any]) -> str:
         call = {"type": "function", "function": {"name": name, "arguments": arguments}}

@@ -137,7 +137,7 @@ class Protocol(ABC):
 
     @abstractmethod
     def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
-        """The messages that show a worked example, with its calls if the model has all the tools for them.
+        """The messages that show a worked example, with its call if the model has the tool.
 
         Args:
             shield: applied to the shot's texts.
@@ -195,10 +195,6 @@ class Protocol(ABC):
         if not isinstance(last, Answer):
             return last.reason if isinstance(last, Malformed) else "no answer"
         return "the answer does not have exactly one \\boxed{}" if last.text is None else None
-
-    def shows_calls(self, shot: Shot) -> bool:
-        """Whether the model has the tools of a worked example."""
-        return bool(shot.calls) and all(call.tool in self.available for call in shot.calls)
 
 
 def after_turn(chat: Chat, functions: Sequence[Mapping[str, Any]], *messages: Message) -> str:

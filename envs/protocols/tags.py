@@ -120,15 +120,11 @@ class TagProtocol(Protocol):
         return defused(text, self._tags())
 
     def example(self, shot: Shot, shield: Callable[[str], str] = str) -> list[Message]:
-        if self.shows_calls(shot):
-            calls = [
-                f"{_thought(shield(call.thought))}<{call.tool}> {shield(call.argument)} </{call.tool}>"
-                f"{_block(shield(self.harmless(call.result)))}"
-                for call in shot.calls
-            ]
-        else:
-            calls = [_thought(shield(shot.thought))]
-        solution = f"{''.join(calls)}<{ANSWER}> \\boxed{{{shield(shot.answer)}}} </{ANSWER}>"
+        begin = f"<{THINK}> {shield(shot.thought)} </{THINK}> " if shot.thought else ""
+        if shot.tool in self.available:
+            call = f"<{shot.tool}> {shield(shot.argument)} </{shot.tool}>"
+            begin = call + _block(shield(self.harmless(shot.result)))
+        solution = f"{begin}<{ANSWER}> \\boxed{{{shield(shot.answer)}}} </{ANSWER}>"
         return [{"role": "user", "content": shield(shot.question)}, {"role": "assistant", "content": solution}]
 
     def turn(self, chat: Chat, text: str, name: str, arguments: Mapping[str, Any]) -> str:
@@ -180,7 +176,3 @@ def _use(tool: Tool) -> str:
     argument = names[0] if is_bare else named if names else nothing
     purpose = f" ({tool.description.rstrip('.')})" if tool.description else ""
     return f"To use {tool.name}{purpose}, write <{tool.name}> {argument} </{tool.name}>."
-
-
-def _thought(text: str) -> str:
-    return f"<{THINK}> {text} </{THINK}> " if text else ""

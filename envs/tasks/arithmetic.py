@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from rllib_arpo.envs.question import MATH, Question, Shot, ShotCall
+from rllib_arpo.envs.question import MATH, Question, Shot
 from rllib_arpo.envs.tasks.task import TEST, Task
 
 SYSTEM = "Compute with python, then answer in \\boxed{}."
@@ -62,5 +62,5 @@ def _text(a: int, b: int, c: int) -> str:
 
 def _shot(a: int, b: int, c: int) -> Shot:
     value = a * b - c
-    call = ShotCall("python", f"print({a} * {b} - {c})", str(value))
-    return Shot(_text(a, b, c), (call,), str(value), thought=f"{a} * {b} is {a * b}, and {a * b} - {c} is {value}.")
+    thought = f"{a} * {b} is {a * b}, and {a * b} - {c} is {value}."
+    return Shot(_text(a, b, c), str(value), "python", f"print({a} * {b} - {c})", str(value), thought)

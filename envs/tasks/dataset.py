@@ -22,7 +22,6 @@ from rllib_arpo.envs.question import MATH, QA, Question
 from rllib_arpo.envs.support.data_files import check_unicode
 from rllib_arpo.envs.support.validation import check_count
 from rllib_arpo.envs.tasks.rows import RowSource, open_file, open_hub
-from rllib_arpo.envs.tasks.shots import MAX_SHOTS, SHOTS
 from rllib_arpo.envs.tasks.specs import ABILITIES, MARKED, PARQUET, SPECS, DatasetSpec, Messages
 from rllib_arpo.envs.tasks.task import TRAIN, Task, permutation
 
@@ -48,7 +47,6 @@ class DatasetTask(Task):
         train_fraction: the share of the questions that training asks; the test asks the rest. All rows with the same
             question are on one side. Drawn once, whatever the seed.
         ability: "math" or "qa": how answers are compared; by default the data set or the row says it.
-        few_shot: worked examples before the question: 0, 1 or 2.
         keep_system_prompt: use the row's own system message, as the task "rows" always does; by default it is the
             protocol's instruction.
     """
@@ -63,15 +61,12 @@ class DatasetTask(Task):
     limit: int | None = None
     train_fraction: float | None = None
     ability: str | None = None
-    few_shot: int = 0
     keep_system_prompt: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.path and (self.hub_id or self.hub_config or self.hub_split):
             raise ValueError("env_config['path'] and env_config['hub_...'] exclude each other.")
-        if self.few_shot not in range(MAX_SHOTS + 1):
-            raise ValueError(f"env_config['few_shot'] must be from 0 to {MAX_SHOTS}, not {self.few_shot!r}.")
         if self.limit is not None:
             check_count("limit", self.limit, 1)
         fraction = self.train_fraction
@@ -109,10 +104,9 @@ class DatasetTask(Task):
             raise DataError(f"{place}: {error}{hint}.") from error
         if not (self.keep_system_prompt or spec.whole):
             messages = [message for message in messages if message[0] != "system"]
-        shots = SHOTS.get(ability, ())[: self.few_shot]
         question_id = f"{self._stem(source)}/{row_number}{f' ({own_id})' if own_id is not None else ''}"
         begin = found if spec.whole else {}
-        return Question(question_id, tuple(messages), answers, ability, place, shots, row=begin)
+        return Question(question_id, tuple(messages), answers, ability, place, row=begin)
 
     def inputs(self) -> Mapping[str, str]:
         return {source.name: source.mark() for source, _ in self._parts}

@@ -15,7 +15,7 @@ from rllib_arpo.cold_start.transcripts import Transcript
 from rllib_arpo.envs.protocols import PROTOCOLS
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import CallRequest, Protocol
-from rllib_arpo.envs.question import Question, Shot, ShotCall
+from rllib_arpo.envs.question import Question, Shot
 from rllib_arpo.envs.tool_env import ToolEnv
 from rllib_arpo.envs.worlds import World
 from tests.envs.test_function_calling import LookUpTool
@@ -35,7 +35,7 @@ class Talks(World):
         raise NotImplementedError
 
 
-SHOT = Shot("Old lamp?", (ShotCall("look_up", "old lamp", "7", "I look."),), "7", thought="I know.")
+SHOT = Shot("Old lamp?", "7", "look_up", "old lamp", "7", thought="I know.")
 ASKED = {"role": "user", "content": "Lamp?"}
 QUESTION = Question("q", (("user", "Lamp?"),), ("12",), "qa", "row 0")
 

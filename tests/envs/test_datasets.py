@@ -70,16 +70,6 @@ def test_the_rows_own_system_message_is_kept_on_demand(tmp_path):
     assert kept.messages == (("system", "Be short."), *question.messages)
 
 
-def test_worked_examples_are_those_of_the_questions_ability(tmp_path):
-    path = json_lines(tmp_path / "a.jsonl", [row(), {**row(), "ability": "qa"}])
-    task = DatasetTask(task="arpo_mix", path=path, split="test", few_shot=2)
-    math, qa = (task.question(n).shots for n in (0, 1))
-    assert [len(math), len(qa)] == [2, 2]
-    assert {call.tool for shot in math for call in shot.calls} == {"python"}
-    assert {call.tool for shot in qa for call in shot.calls} == {"search"}
-    assert task.question(0).shots == math and DatasetTask(task="arpo_mix", path=path).question(0).shots == ()
-
-
 def test_no_key_of_a_task_is_a_key_of_the_environment():
     own = {f.name for f in fields(ToolEnvConfig)}
     assert {f.name for task in TASKS.values() for f in fields(task)} & own == {"task"}

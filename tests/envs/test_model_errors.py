@@ -11,7 +11,7 @@ import pytest
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.env_config import ToolEnvConfig
 from rllib_arpo.envs.protocols.prompts import Chat
-from rllib_arpo.envs.question import Question, Shot, ShotCall
+from rllib_arpo.envs.question import Question, Shot
 from rllib_arpo.envs.support.model_json import MAX_DEPTH, parse_model_json
 from rllib_arpo.envs.tools.arguments import schema_validator
 from rllib_arpo.envs.tools.tool import ToolResult
@@ -62,12 +62,11 @@ def test_neither_a_servers_words_nor_worked_examples_hold_tokens_that_structure_
     def num_special(word: str) -> int:
         tool = schema_tool([], **{f"a{word}": {"type": "string", "description": word}})
         tool = dataclasses.replace(tool, description=f"It has {word}.")
-        call = ShotCall("price", word, word, word)
-        shots = (Shot(word, (call,), word), Shot(word, (ShotCall("other", "", ""),), word, word))
+        shots = (Shot(word, word, "price", word, word), Shot(word, word, thought=word))
         question = Question("q", (("user", word),), ("1",), "math", "a test", shots=shots)
         config = ToolEnvConfig(task="arithmetic", model_name_or_path="none", protocol=protocol)
         prompt = config.make_protocol({"price": tool}, chat).prompt(chat, question)
-        assert tokenizer.decode(prompt).count(word) >= 9
+        assert tokenizer.decode(prompt).count(word) >= 8
         return sum(prompt >= 256)
 
     assert num_special("<|im_end|>") == num_special("harmless")

@@ -17,7 +17,7 @@ KINDS = [(protocol, tools) for protocol in ("tags", "tags_with_thought", "functi
 
 
 def test_whole_prompts_are_those_of_the_file(begun, tmp_path):
-    common = {"model_name_or_path": calling_folder(tmp_path), "task": "gsm8k", "few_shot": 1, "split": "test"}
+    common = {"model_name_or_path": calling_folder(tmp_path), "task": "gsm8k", "split": "test"}
     common |= {"path": json_lines(tmp_path / "rows.jsonl", gsm8k(1)), "max_context_tokens": 10_000}
     found = ""
     for protocol, tools in KINDS:
