@@ -21,9 +21,6 @@ from rllib_arpo.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
 
-#: Parameters that an endpoint may refuse. Reasoning models call `max_tokens` by the last of these names.
-_OPTIONAL = ("temperature", "max_tokens", "max_completion_tokens")
-
 
 class UnreadReply(ToolError):
     """The model answered, but not with what was asked for; nothing is cached."""
@@ -37,7 +34,8 @@ class ChatClient:
         base_url: the endpoint's address, up to and with "/v1".
         model: its name there.
         api_key_variable: the environment variable that holds the key; an endpoint that needs none accepts any text.
-        temperature, max_tokens: what every request asks for; None, or what the endpoint refuses, is not sent.
+        temperature, max_tokens: what every request asks for; None is not sent, and nothing is if the endpoint refuses
+            one of them, as models for reasoning do.
         timeout_s: seconds of one request.
         max_attempts: requests until one succeeds (429, 5xx and lost connections are repeated with growing waits).
         cache_path: a sqlite file for the answers; None: no cache.
@@ -95,20 +93,16 @@ class ChatClient:
         return valid_unicode(text)
 
     async def _completion(self, messages: Sequence[dict[str, str]]) -> Any:
-        sent = dict(self._accepted)
-        while True:
-            try:
-                completion = await self._create(messages, sent)
-            except ToolError as error:
-                fewer = _without_refused(sent, error)
-                if fewer is None:
-                    raise
-                logger.warning("%s Asked again with %s.", error, fewer or "none of them")
-                sent = fewer
-            else:
-                self._accepted.clear()
-                self._accepted.update(sent)
-                return completion
+        sent = dict(self._parameters)
+        try:
+            return await self._create(messages, sent)
+        except ToolError as error:
+            status = getattr(error.__cause__, "status_code", None)
+            if status != 400 or not any(name in str(error) for name in sent):
+                raise
+            logger.warning("%s Asked again without %s.", error, " and ".join(sent))
+            self._parameters.clear()
+            return await self._create(messages, {})
 
     async def _create(self, messages: Sequence[dict[str, str]], parameters: Mapping[str, Any]) -> Any:
         import openai
@@ -127,8 +121,8 @@ class ChatClient:
             raise ToolError(f"{self.address}: {error}") from error
 
     @cached_property
-    def _accepted(self) -> dict[str, Any]:
-        """The parameters that the endpoint has not refused."""
+    def _parameters(self) -> dict[str, Any]:
+        """What is sent with every request; nothing once the endpoint has refused it."""
         found = {"temperature": self.temperature, "max_tokens": self.max_tokens}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -154,20 +148,6 @@ class ChatClient:
     def _key(self, messages: Sequence[dict[str, str]]) -> str:
         request = [self.base_url, self.model, self.temperature, self.max_tokens, list(messages)]
         return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-
-
-def _without_refused(sent: Mapping[str, Any], error: ToolError) -> dict[str, Any] | None:
-    """The parameters for another attempt after an error 400; None if the error is about something else.
-
-    Those that it names are left out, or renamed; if that changes nothing, all are left out.
-    """
-    said, status = str(error), getattr(error.__cause__, "status_code", None)
-    if status != 400 or not sent or not any(name in said for name in _OPTIONAL):
-        return None
-    fewer = {name: value for name, value in sent.items() if name not in said}
-    if "max_tokens" in sent and "max_tokens" not in fewer:
-        fewer["max_completion_tokens"] = sent["max_tokens"]
-    return fewer if fewer != sent else {}
 
 
 async def _as_utf_8(response: Any) -> None:
