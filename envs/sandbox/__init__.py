@@ -1,1 +1,1 @@
-"""Runs code that nobody has read: in a fence of namespaces, Landlock and seccomp, or on a server."""
+"""Runs code that nobody has read: in a fence of namespaces and seccomp, or on a server."""

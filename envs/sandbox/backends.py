@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from rllib_arpo.envs.sandbox.fork_server import MAX_OUTPUT_BYTES, CallStatus, Fo
 from rllib_arpo.envs.sandbox.packages import DEFAULT, import_names
 from rllib_arpo.envs.support.per_loop import http_client
 
-#: Code that runs once per preloaded module, so that no call pays for the module's first use.
+#: Module, which is imported once if it is visible -> code that runs once, so that no call pays for its first use.
 WARM_UPS = {
     "numpy": "numpy.linalg.solve(numpy.eye(2), numpy.ones(2)); numpy.random.default_rng(0).normal()",
     "sympy": (
@@ -42,11 +41,10 @@ _GRACE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one call: wall seconds, MiB of memory beyond the interpreter's, and MiB of files."""
+    """Limits of one call: wall seconds, and MiB of memory beyond the interpreter's."""
 
     time_s: float
     memory_mb: int
-    disk_mb: int
 
 
 class Backend(ABC):
@@ -77,12 +75,10 @@ class LocalOptions:
 
     Attributes:
         packages: what the code can import besides the standard library: these packages and what they require.
-        preload: modules that are imported once, so that importing them in a call costs nothing.
         unsafe: run the code without bubblewrap: it can then do whatever this process's user can.
     """
 
     packages: tuple[str, ...] = DEFAULT
-    preload: tuple[str, ...] = ("math", "numpy", "sympy")
     unsafe: bool = False
 
 
@@ -91,23 +87,20 @@ class LocalBackend(LocalOptions, Backend):
     """One server for all tools of this process with the same configuration."""
 
     def __post_init__(self) -> None:
-        if self.unsafe:
-            return
-        bubblewrap.check_available()
-        importable = import_names(self.packages) | sys.stdlib_module_names
-        for name in self.preload:
-            if name.partition(".")[0] not in importable:
-                raise ValueError(f"The python tool's preload has {name!r}, which is not among its packages.")
+        if not self.unsafe:
+            bubblewrap.check_available()
+            _ = import_names(self.packages)
 
     def prepare(self) -> None:
         self.server().start()
 
     async def run(self, code: str, history: Sequence[str], limits: Limits) -> WorkerReply:
-        return await self.server().run(code, limits.time_s, limits.memory_mb, limits.disk_mb, history)
+        return await self.server().run(code, limits.time_s, limits.memory_mb, history)
 
     def server(self) -> ForkServer:
-        lines = [f"import {name}\n{WARM_UPS.get(name, '')}" for name in self.preload]
-        return shared_server("\n".join(lines), not self.unsafe, self.packages)
+        visible = WARM_UPS.keys() if self.unsafe else import_names(self.packages)
+        warm_ups = [f"import {name}\n{use}" for name, use in WARM_UPS.items() if name in visible]
+        return shared_server("\n".join(warm_ups), not self.unsafe, self.packages)
 
 
 @dataclass(frozen=True, kw_only=True)

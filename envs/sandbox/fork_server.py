@@ -29,6 +29,8 @@ from rllib_arpo.envs.sandbox.packages import DEFAULT, visible_files
 GRACE_S = 10.0
 #: Output beyond this many bytes ends a call.
 MAX_OUTPUT_BYTES = 1 << 20
+#: Megabytes of all files of a call together, which lie in memory (without a fence: of each).
+DISK_MB = 64
 _QUEUE_FULL_WAIT_S = 0.01
 #: A call that did not begin waits first this long, then twice as long each time; a wait beyond the second is too long.
 _FIRST_WAIT_S, _LAST_WAIT_S = 0.02, 5.0
@@ -76,9 +78,7 @@ class ForkServer:
         self._lock = threading.Lock()
         self._running: RunningServer | None = None
 
-    async def run(
-        self, code: str, timeout_s: float, memory_mb: int = 512, disk_mb: int = 64, history: Sequence[str] = ()
-    ) -> WorkerReply:
+    async def run(self, code: str, timeout_s: float, memory_mb: int = 512, history: Sequence[str] = ()) -> WorkerReply:
         """Runs `code` in a process of its own.
 
         If its supervisor dies, a call is repeated once. If it cannot begin, because the server dies or the machine is
@@ -87,7 +87,6 @@ class ForkServer:
         Args:
             timeout_s: wall seconds from the moment when the call gets a slot; CPU seconds have about the same limit.
             memory_mb: address space beyond what `setup` uses.
-            disk_mb: for all of its files (without a fence: for each).
             history: code that runs first, without showing its output; each piece also has `timeout_s`.
 
         Raises:
@@ -98,7 +97,7 @@ class ForkServer:
             "history": list(history),
             "timeout_s": timeout_s,
             "memory_mb": memory_mb,
-            "disk_mb": disk_mb,
+            "disk_mb": DISK_MB,
             "max_output_bytes": MAX_OUTPUT_BYTES,
         }
         payload = json.dumps(request).encode()

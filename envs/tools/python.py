@@ -35,13 +35,12 @@ class PythonTool(Tool, LocalOptions):
     Attributes:
         time_limit_s: wall seconds of a call.
         memory_mb: address space of a call beyond what the preloaded modules use.
-        disk_mb: all files of a call together (they lie in memory).
         session: whether variables survive until the next call of the same trajectory. Each call makes them again: it
             first repeats the code of the earlier calls that succeeded, so values that depend on the time or on the
             operating system's randomness may change.
         backend: "local" or "sandbox_fusion".
         backend_options: fields of the remote back-end's class, such as {"url": ...}.
-        packages, preload, unsafe: for the local back-end, see `LocalOptions`. A remote one shows whatever its server or
+        packages, unsafe: for the local back-end, see `LocalOptions`. A remote one shows whatever its server or
             template has installed.
 
     Raises:
@@ -54,7 +53,6 @@ class PythonTool(Tool, LocalOptions):
     }
     time_limit_s: float = 5.0
     memory_mb: int = 512
-    disk_mb: int = 64
     max_result_tokens: int = 512
     max_attempts: int = 3
     session: bool = False
@@ -62,7 +60,7 @@ class PythonTool(Tool, LocalOptions):
     backend_options: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key in ("time_limit_s", "memory_mb", "disk_mb"):
+        for key in ("time_limit_s", "memory_mb"):
             if not getattr(self, key) > 0:
                 raise ValueError(f"The python tool's {key} must be more than 0, not {getattr(self, key)}.")
         self._backend()
@@ -96,7 +94,7 @@ class PythonTool(Tool, LocalOptions):
 
     async def run(self, code: str, history: tuple[str, ...] = ()) -> WorkerReply:
         """Runs a program after the earlier ones of a session."""
-        limits = Limits(self.time_limit_s, self.memory_mb, self.disk_mb)
+        limits = Limits(self.time_limit_s, self.memory_mb)
         return await self._backend().run(code, history, limits)
 
     def result_of(self, reply: WorkerReply) -> ToolResult:
@@ -122,7 +120,7 @@ class PythonTool(Tool, LocalOptions):
         known = () if own else {f.name for f in dataclasses.fields(backend)}
         check_known(self.backend_options, known, f"option of the back-end {self.backend!r}")
         local = {f.name: getattr(self, f.name) for f in dataclasses.fields(LocalOptions)}
-        local |= {name: tuple(local[name]) for name in ("packages", "preload")}
+        local["packages"] = tuple(local["packages"])
         made: Backend = backend(**(local if own else self.backend_options))
         return made
 

@@ -62,7 +62,7 @@ def sample(tmp_path, monkeypatch):
     replies = [tokenizer.encode(text, add_special_tokens=False) for text in REPLIES]
 
     def run(fault="", script=None, during=lambda: None):
-        tools = {"flaky": {"fault": fault}, "python": {"preload": ["math"], "time_limit_s": 5.0}}
+        tools = {"flaky": {"fault": fault}, "python": {"packages": [], "time_limit_s": 5.0}}
         env_config = {"model_name_or_path": str(tmp_path), "task": "arithmetic", "tools": tools, "max_tool_calls": 6}
         policy = RandomPolicy(len(tokenizer), replies=replies)
         engine = scripted_engine(script or policy.reply, vocab_size=len(tokenizer))
@@ -110,7 +110,7 @@ def test_a_tool_process_that_is_killed_again_and_again_comes_back(sample):
     killed = []
 
     def kill():
-        pid = LocalBackend(preload=("math",)).server().pid
+        pid = LocalBackend(packages=()).server().pid
         if pid is not None and pid not in killed:
             killed.append(pid)
             with contextlib.suppress(ProcessLookupError):  # It has just ended by itself.

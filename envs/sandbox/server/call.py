@@ -148,7 +148,7 @@ def run_program(request, output, ready, folder, cpu_limit_s, fence):
         tempfile.tempdir = os.environ["HOME"] = os.environ["TMPDIR"] = folder
         signal.signal(signal.SIGINT, signal.default_int_handler)
         set_limits(request, cpu_limit_s, fence)
-        fence.confine(folder)
+        fence.confine()
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="replace", closefd=False)
         random.seed(0)  # every fork draws a new seed
         for name in _SERVER_MODULES:  # the code must not find them by name

@@ -15,7 +15,7 @@ _MAX_FILE_BYTES = 16 << 20
 
 
 class Fenced:
-    """Every call has its own user, process, mount and IPC namespace, Landlock and a seccomp filter.
+    """Every call has its own user, process, mount and IPC namespace, and a seccomp filter.
 
     Attributes:
         proc: an open /proc that shows this process; calls have none.
@@ -53,9 +53,8 @@ class Fenced:
             resource.RLIMIT_MSGQUEUE: 0,
         }
 
-    def confine(self, folder):
-        """In the program, before any code runs: allows only the visible files and the listed system calls."""
-        kernel.restrict(folder)
+    def confine(self):
+        """In the program, before any code runs: allows only the listed system calls."""
         seccomp.install(self.filter)
 
     def kill(self, pid):
@@ -88,7 +87,7 @@ class Plain:
     def limits(self, disk_mb):
         return {resource.RLIMIT_FSIZE: min(disk_mb << 20, _MAX_FILE_BYTES)}
 
-    def confine(self, folder):
+    def confine(self):
         pass
 
     def kill(self, pid):

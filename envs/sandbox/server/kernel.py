@@ -1,9 +1,4 @@
-"""System calls behind the fence that Python 3.11 has no function for: namespaces, mounts, rights, Landlock.
-
-Landlock (https://docs.kernel.org/userspace-api/landlock.html): a call reads only visible files and writes only to its
-own folder, even if a mount would permit more. If the kernel lacks it, only the mounts protect: nothing else is visible,
-and everything but the call's folder is read-only.
-"""
+"""System calls behind the fence that Python 3.11 has no function for: namespaces, mounts, rights."""
 
 import ctypes
 import os
@@ -21,15 +16,6 @@ _CAPABILITY_VERSION_3 = 0x20080522
 CALL_ID = 1000
 #: Files and folders that a call may have.
 _MAX_INODES = 4096
-_CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_LANDLOCK_VERSION, _PATH_BENEATH = 1, 1
-_WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 1, 1 << 2, 1 << 3
-_EXECUTE, _MAKE_CHAR, _MAKE_SOCK, _MAKE_BLOCK, _IOCTL_DEV = 1 << 0, 1 << 6, 1 << 9, 1 << 11, 1 << 15
-#: ABI version -> how many of the rights on files it knows (the lowest bits).
-_FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
-_LATEST_FILE_RIGHTS = 16
-_TCP_BIND_AND_CONNECT = 0b11
-_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 
 
 def check(result, what):
@@ -87,39 +73,3 @@ def drop_capabilities():
 def set_dumpable(dumpable):
     """Whether other processes of the same user may look into this one (and its /proc files are the user's own)."""
     check(_libc.prctl(_PR_SET_DUMPABLE, int(dumpable), 0, 0, 0), "PR_SET_DUMPABLE")
-
-
-class _Ruleset(ctypes.Structure):
-    _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scoped", ctypes.c_uint64))
-
-
-class _Beneath(ctypes.Structure):
-    _pack_ = 1
-    _fields_ = (("allowed", ctypes.c_uint64), ("folder", ctypes.c_int32))
-
-
-def restrict(folder):
-    """Restricts this process for good: all that is visible may be read, written only `folder` and /dev/null; no
-    program is executed, no TCP port is used, no process outside is signalled. Needs PR_SET_NO_NEW_PRIVS."""
-    version = syscall(_CREATE_RULESET, 0, 0, _LANDLOCK_VERSION)
-    if version <= 0:
-        return
-    rights = (1 << _FILE_RIGHTS.get(version, _LATEST_FILE_RIGHTS)) - 1
-    rules = _Ruleset(rights, _TCP_BIND_AND_CONNECT, _ABSTRACT_SOCKETS_AND_SIGNALS)
-    size = 8 if version < 4 else 16 if version < 6 else 24
-    ruleset = check(syscall(_CREATE_RULESET, ctypes.addressof(rules), size, 0), "landlock_create_ruleset")
-    own = rights & ~(_EXECUTE | _MAKE_CHAR | _MAKE_SOCK | _MAKE_BLOCK | _IOCTL_DEV)
-    _allow(ruleset, "/", _READ_FILE | _READ_DIR)
-    _allow(ruleset, folder, own)
-    _allow(ruleset, os.devnull, _WRITE_FILE | _READ_FILE)
-    check(syscall(_RESTRICT_SELF, ruleset, 0), "landlock_restrict_self")
-    os.close(ruleset)
-
-
-def _allow(ruleset, path, rights):
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    rule = _Beneath(rights, fd)
-    try:
-        check(syscall(_ADD_RULE, ruleset, _PATH_BENEATH, ctypes.addressof(rule), 0), "landlock_add_rule")
-    finally:
-        os.close(fd)

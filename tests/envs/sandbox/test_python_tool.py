@@ -74,8 +74,8 @@ def test_python_stops_endless_output(unsafe):
 @BOTH
 def test_calls_share_nothing(monkeypatch, unsafe):
     monkeypatch.setenv("SOME_SECRET", "hunter2")
-    tool = PythonTool(preload=("math",), unsafe=unsafe)
-    LocalBackend(preload=tool.preload, unsafe=unsafe).server().close()
+    tool = PythonTool(packages=("numpy",), unsafe=unsafe)
+    LocalBackend(packages=tool.packages, unsafe=unsafe).server().close()
     assert call(tool, "x = 1; open('file', 'w').write('a')").status == OK
     assert call(tool, "x").text == "Line 1: NameError: name 'x' is not defined"
     assert call(tool, "open('file')").text.startswith("Line 1: FileNotFoundError")
@@ -145,9 +145,9 @@ print(sorted(name for folder in folders for name in os.listdir(folder)))
 
 
 def test_no_package_is_visible_that_is_not_listed():
-    assert call(PythonTool(preload=(), time_limit_s=120.0), REGENERATES) == ToolResult("[]")
+    assert call(PythonTool(packages=(), time_limit_s=120.0), REGENERATES) == ToolResult("[]")
     code = "import os; print(*sorted(name for name in os.listdir('/packages') if name.isidentifier()))"
-    tool = PythonTool(packages=("sympy",), preload=("sympy",))
+    tool = PythonTool(packages=("sympy",))
     assert call(tool, code).text == "__pycache__ mpmath sympy"
 
 
