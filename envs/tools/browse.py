@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.support.chat_client import ChatClient, read_chat_client
 from rllib_arpo.envs.support.loop_thread import loop_thread
-from rllib_arpo.envs.support.model_json import parse_model_json
+from rllib_arpo.envs.tools.arguments import parse_model_json
 from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.envs.web.addresses import AddressRule, system_resolve
 from rllib_arpo.envs.web.fetch import fetch
@@ -19,7 +19,6 @@ from rllib_arpo.envs.web.readable import Page, page_of, readers
 
 #: Number of characters of a page that the summarising model reads.
 MAX_PAGE_CHARS = 60_000
-USER_AGENT = "Mozilla/5.0 (compatible; rllib-arpo/0.1)"
 
 _SUMMARISE = (
     "You read web pages for a colleague who cannot see them. Report what the page says that helps with the colleague's"
@@ -41,17 +40,12 @@ class BrowseTool(Tool):
     run a page's scripts; an MCP server with a browser does.
 
     Attributes:
-        links: keep the addresses of links in the text.
         allow_private: True: any address may be opened; or a list of hosts and networks ("wiki.internal", "10.1.0.0/16")
             that may be opened besides the public ones.
         ports: the ports that may be connected to; None: all.
-        max_page_bytes: the most bytes of a response, both on the wire and decompressed.
-        max_redirects: the most redirects of one request.
-        user_agent: the name under which the tool presents itself.
         summary_model: fields of a `ChatClient`: its model reads the page and says what helps with the question. By
             default it is asked once, within the tool's time limit, since the tool itself repeats calls.
         cache_path: a sqlite file that keeps the text of pages by their URL; None: no cache.
-        resolver: (host, port) -> its addresses; None: the operating system's. It runs in a thread of its own.
     """
 
     name: ClassVar[str] = "browse"
@@ -61,23 +55,16 @@ class BrowseTool(Tool):
         "query": {"type": "string", "description": "What to look for on the page."},
     }
     required: ClassVar[Sequence[str]] = ("url",)
-    links: bool = False
     allow_private: bool | Sequence[str] = False
     ports: Sequence[int] | None = (80, 443, 8080, 8443)
-    max_page_bytes: int = 5 << 20
-    max_redirects: int = 5
-    user_agent: str = USER_AGENT
     summary_model: Mapping[str, Any] | None = None
     cache_path: str | None = None
-    resolver: Callable[[str, int], Awaitable[Sequence[str]]] | None = None
     timeout_s: float = 30.0
     max_result_tokens: int = 2048
     max_concurrency: int | None = 16
     max_attempts: int = 2
 
     def __post_init__(self) -> None:
-        if self.max_page_bytes < 1 or self.max_redirects < 0:
-            raise ValueError("The browse tool needs max_page_bytes >= 1 and max_redirects >= 0.")
         _ = self._rule
         if self._client is not None and self._client.timeout_s * self._client.max_attempts > self.timeout_s:
             raise ValueError(
@@ -120,16 +107,15 @@ class BrowseTool(Tool):
         if self._cache is None:
             return Page.from_json(await opened())
         # A tool that may not open private addresses must not get their pages from the cache.
-        key = json.dumps(["browse", url, self.links, self.allow_private], default=list)
+        key = json.dumps(["browse", url, self.allow_private], default=list)
         return Page.from_json(await self._cache.get_or_make(key, opened))
 
     async def _open(self, url: str) -> Page:
-        fetched = await fetch(url, self._rule, self.user_agent, self.max_page_bytes, self.max_redirects)
-        return await page_of(fetched, self.links)
+        return await page_of(await fetch(url, self._rule))
 
     @cached_property
     def _rule(self) -> AddressRule:
-        return AddressRule(allow_private=self.allow_private, ports=self.ports, resolve=self.resolver or system_resolve)
+        return AddressRule(allow_private=self.allow_private, ports=self.ports, resolve=system_resolve)
 
     @cached_property
     def _client(self) -> ChatClient | None:

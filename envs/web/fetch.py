@@ -16,6 +16,9 @@ from rllib_arpo.envs.web.addresses import AddressRule
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10.0, 20.0
 #: The only encoding that is asked for and accepted: of the usual ones, only zlib's can stop in the middle of a block.
 _ENCODING, _GZIP = "gzip", 16 + zlib.MAX_WBITS
+USER_AGENT = "Mozilla/5.0 (compatible; rllib-arpo/0.1)"
+#: The most redirects of a request, and bytes of a response, both on the wire and decompressed.
+MAX_REDIRECTS, MAX_BYTES = 5, 5 << 20
 #: The most pieces of a response: each costs as much work as kilobytes do.
 _MAX_PIECES = 20_000
 #: The largest number of addresses of one host that are tried.
@@ -31,7 +34,7 @@ class Fetched:
     content: bytes
 
 
-async def fetch(url: str, rule: AddressRule, user_agent: str, max_bytes: int, max_redirects: int) -> Fetched:
+async def fetch(url: str, rule: AddressRule) -> Fetched:
     """The page to which a URL leads, perhaps by redirects, between which cookies are kept.
 
     Takes no proxy and no credentials from the process's environment. The limits hold for each response.
@@ -41,12 +44,12 @@ async def fetch(url: str, rule: AddressRule, user_agent: str, max_bytes: int, ma
             are too many redirects.
         TransientToolError: there is no connection, it was lost, or the server is busy.
     """
-    headers = {"User-Agent": user_agent, "Accept": "*/*", "Accept-Encoding": _ENCODING}
+    headers = {"User-Agent": USER_AGENT, "Accept": "*/*", "Accept-Encoding": _ENCODING}
     timeout = httpx.Timeout(READ_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
     transport = GuardedTransport(rule)
     try:
         async with httpx.AsyncClient(transport=transport, headers=headers, timeout=timeout, trust_env=False) as client:
-            return await _follow(client, client.build_request("GET", url), max_bytes, max_redirects)
+            return await _follow(client, client.build_request("GET", url))
     except (httpx.InvalidURL, httpx.UnsupportedProtocol, UnicodeError) as error:
         raise ToolError(f"{url} is not a URL that can be opened: {error}.") from error
     except zlib.error as error:
@@ -57,29 +60,29 @@ async def fetch(url: str, rule: AddressRule, user_agent: str, max_bytes: int, ma
         raise TransientToolError(f"{url}: the connection failed ({error or type(error).__name__}).") from error
 
 
-async def _follow(client: httpx.AsyncClient, request: httpx.Request, max_bytes: int, max_redirects: int) -> Fetched:
-    for _ in range(max_redirects + 1):
+async def _follow(client: httpx.AsyncClient, request: httpx.Request) -> Fetched:
+    for _ in range(MAX_REDIRECTS + 1):
         response = await client.send(request, stream=True)
         try:
             if response.next_request is None:
-                return await _read(response, max_bytes)
+                return await _read(response)
             request = response.next_request
         finally:
             await response.aclose()
-    raise ToolError(f"{request.url}: more than {max_redirects} redirects.")
+    raise ToolError(f"{request.url}: more than {MAX_REDIRECTS} redirects.")
 
 
-async def _read(response: httpx.Response, max_bytes: int) -> Fetched:
-    """The response with its body, which may have `max_bytes` on the wire and as many decompressed."""
+async def _read(response: httpx.Response) -> Fetched:
+    """The response with its body, which may have `MAX_BYTES` on the wire and as many decompressed."""
     if not response.is_success:
         kind = TransientToolError if is_transient(response.status_code) else ToolError
         said = f"{response.status_code} {response.reason_phrase}".rstrip()
         raise kind(f"{response.url}: the server answered {said}.")
-    too_large = ToolError(f"The page is larger than {max_bytes} bytes.")
+    too_large = ToolError(f"The page is larger than {MAX_BYTES} bytes.")
     encoding = response.headers.get("content-encoding", "").strip().lower()
     if encoding not in ("", "identity", _ENCODING):
         raise ToolError(f"The page is encoded as {encoding!r}, which was not asked for.")
-    if int(response.headers.get("content-length", 0)) > max_bytes:
+    if int(response.headers.get("content-length", 0)) > MAX_BYTES:
         raise too_large
     inflate = zlib.decompressobj(_GZIP) if encoding == _ENCODING else None
     body = bytearray()
@@ -88,8 +91,8 @@ async def _read(response: httpx.Response, max_bytes: int) -> Fetched:
         pieces += 1
         if pieces > _MAX_PIECES:
             raise ToolError(f"The page comes in more than {_MAX_PIECES} pieces.")
-        body += chunk if inflate is None else inflate.decompress(chunk, max_bytes + 1 - len(body))
-        if max(len(body), response.num_bytes_downloaded) > max_bytes:
+        body += chunk if inflate is None else inflate.decompress(chunk, MAX_BYTES + 1 - len(body))
+        if max(len(body), response.num_bytes_downloaded) > MAX_BYTES:
             raise too_large
     if inflate is not None and not inflate.eof and response.num_bytes_downloaded:
         raise ToolError("The compressed page is cut off.")

@@ -66,11 +66,8 @@ _HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 _TEXT_TYPES = frozenset({"application/json", "application/xml", "application/javascript", "application/x-ndjson"})
 
 
-async def page_of(fetched: Fetched, links: bool) -> Page:
+async def page_of(fetched: Fetched) -> Page:
     """The page's title and readable text: of HTML the main text, or all its text if no main text is found.
-
-    Args:
-        links: keep the links' addresses (as Markdown).
 
     Raises:
         ToolError: the page is neither HTML nor text, takes too long to read, or kills the process that reads it.
@@ -79,9 +76,7 @@ async def page_of(fetched: Fetched, links: bool) -> Page:
     arguments = {
         "content": base64.b64encode(fetched.content).decode(),
         "content_type": fetched.content_type,
-        "url": fetched.url,
         "html": is_html(fetched),
-        "links": links,
     }
     code = f"import reader; reader.answer({json.dumps(arguments)!r})"
     reply = await readers().run(code, TIME_LIMIT_S, MEMORY_MB)

@@ -36,8 +36,7 @@ def warm_up() -> None:
     """Does in advance the slow work of the first page."""
     logging.disable()
     page = base64.b64encode(b"<title>a</title><article><p>b <a href='c'>d</a></p></article>").decode()
-    for links in (False, True):
-        read_page(page, "text/html", "http://a.org/", True, links)
+    read_page(page, "text/html", True)
 
 
 def answer(request: str) -> None:
@@ -45,13 +44,12 @@ def answer(request: str) -> None:
     print(json.dumps(read_page(**json.loads(request)), ensure_ascii=False))
 
 
-def read_page(content: str, content_type: str, url: str, html: bool, links: bool) -> dict[str, str] | None:
+def read_page(content: str, content_type: str, html: bool) -> dict[str, str] | None:
     """{"title", "text"} of a page: of HTML its main text, or all its text if no main text is found.
 
     Args:
         content: the page's bytes in base64.
         html: whether it is HTML rather than plain text.
-        links: write links as Markdown, with their absolute addresses.
 
     Returns:
         None if the page is not text, whatever its type says.
@@ -59,7 +57,7 @@ def read_page(content: str, content_type: str, url: str, html: bool, links: bool
     text = text_of(base64.b64decode(content), content_type)
     if "\0" in text:
         return None
-    title, text = _read_html(text, url, links) if html else ("", text)
+    title, text = _read_html(text) if html else ("", text)
     return {"title": title[:MAX_TITLE_CHARS], "text": text.strip()[:MAX_TEXT_CHARS]}
 
 
@@ -82,7 +80,7 @@ def text_of(content: bytes, content_type: str) -> str:
         return content.decode("cp1252", errors="replace")
 
 
-def _read_html(html: str, url: str, links: bool) -> tuple[str, str]:
+def _read_html(html: str) -> tuple[str, str]:
     """(title, text)."""
     import lxml.etree
     import lxml.html
@@ -94,13 +92,6 @@ def _read_html(html: str, url: str, links: bool) -> tuple[str, str]:
     except lxml.etree.ParserError:
         return "", ""  # The document has no element.
     title = " ".join((tree.findtext(".//title") or "").split())
-    # The page is readable despite a wrong <base> or link.
-    with contextlib.suppress(ValueError):
-        tree.make_links_absolute(url, handle_failures="ignore")
-    text = None
-    if len(html) <= MAX_CAREFUL_CHARS:
-        kind = "markdown" if links else "txt"
-        text = trafilatura.extract(
-            tree, url=url, output_format=kind, include_links=links, include_comments=False, favor_recall=True
-        )
+    careful = len(html) <= MAX_CAREFUL_CHARS
+    text = trafilatura.extract(tree, include_comments=False, favor_recall=True) if careful else None
     return title, text or trafilatura.html2txt(tree)

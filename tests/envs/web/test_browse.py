@@ -7,10 +7,10 @@ import pytest
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import ToolError
+from rllib_arpo.envs.tools import browse
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult
 from rllib_arpo.envs.web import fetch
-from rllib_arpo.envs.web.addresses import system_resolve
 from tests.helpers import web_server
 from tests.helpers.calls import call
 
@@ -96,13 +96,15 @@ def test_https_checks_the_name_and_not_the_address(tmp_path, monkeypatch):
         web_server.reply(handler, "<p>over TLS")
 
     async def resolve(host, port):
-        return ["127.0.0.1"] if host.endswith(".test") else await system_resolve(host, port)
+        return ["127.0.0.1"]
+
+    monkeypatch.setattr(browse, "system_resolve", resolve)
 
     with web_server.serving("127.0.0.1", route) as server:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate)
         server.socket = context.wrap_socket(server.socket, server_side=True)
-        tool = BrowseTool(**LOCAL, resolver=resolve)
+        tool = BrowseTool(**LOCAL)
         assert call(tool, f"https://shop.test:{server.port}/").text.endswith("over TLS")
         assert "certificate" in call(tool, f"https://other.test:{server.port}/").text
     assert hosts == [f"shop.test:{server.port}"]

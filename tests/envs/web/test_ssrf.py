@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pytest
 
 from rllib_arpo.core.tree import ToolStatus
+from rllib_arpo.envs.tools import browse
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
 from rllib_arpo.envs.web.addresses import system_resolve
@@ -92,8 +93,9 @@ OTHERS = {
 
 
 @pytest.fixture
-def protected() -> Iterator[list[WebServer]]:
-    """The protected server at both loopback addresses, with the attacker's site beside it."""
+def protected(monkeypatch) -> Iterator[list[WebServer]]:
+    """The protected server at both loopback addresses, with the attacker's site and name server beside it."""
+    monkeypatch.setattr(browse, "system_resolve", resolver())
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(serving(PROTECTED_HOST, lambda handler: reply(handler, SECRET)))]
         port = servers[0].port
@@ -129,7 +131,7 @@ def resolver():
 def make(attempts: Mapping[str, str], port: int, allow_private: bool | list[str]) -> dict[str, ToolResult]:
     async def one(name: str, url: str) -> ToolResult:
         limits = {"ports": None, "max_attempts": 1, "max_concurrency": None, "timeout_s": 60.0}
-        tool = BrowseTool(allow_private=allow_private, resolver=resolver(), **limits)
+        tool = BrowseTool(allow_private=allow_private, **limits)
         url = url.replace("{site}", f"http://{SITE_HOST}:{{port}}")
         return await run_tool(tool, url.replace("{id}", name).replace("{port}", str(port)))
 
