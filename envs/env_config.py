@@ -11,7 +11,6 @@ from typing import Any
 from rllib_arpo.envs.protocols import PROTOCOLS
 from rllib_arpo.envs.protocols.prompts import Chat, load_tokenizer
 from rllib_arpo.envs.protocols.protocol import Protocol, check_goes_on
-from rllib_arpo.envs.question import Comparison
 from rllib_arpo.envs.registry import find_task, task_keys
 from rllib_arpo.envs.rewards import Scorer, make_scorer
 from rllib_arpo.envs.rewards.compose import Reward
@@ -86,9 +85,9 @@ class ToolEnvConfig:
             if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
                 raise ValueError(f"{key} must be an integer >= 1, not {limit!r}.")
 
-    def make_scorer(self, comparisons: Mapping[str, Comparison] | None = None) -> Scorer:
-        """The scorer, which compares answers and rewards finished paths; `comparisons` are the task's own."""
-        return make_scorer(self.reward, self.qa_metric, self.judge, comparisons)
+    def make_scorer(self) -> Scorer:
+        """The scorer, which compares answers and rewards finished paths."""
+        return make_scorer(self.reward, self.qa_metric, self.judge)
 
     @functools.cached_property
     def make_world(self) -> WorldMaker | None:

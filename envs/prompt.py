@@ -16,7 +16,7 @@ from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError
 from rllib_arpo.envs.protocols.function_calling import no_tool_support
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.protocols.protocol import CallRequest, Parsed, Protocol
-from rllib_arpo.envs.question import MATH, QA, Question
+from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards.compose import needs_answers
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.tools.tool import cut
@@ -104,7 +104,7 @@ def asked_alone(question: Question, config: ToolEnvConfig) -> Question:
     Raises:
         DataError: it asks nothing, or no right answer is known though the reward needs one.
     """
-    if not question.answers and question.ability in (MATH, QA) and needs_answers(config.reward):
+    if not question.answers and needs_answers(config.reward):
         raise DataError(f"{question.source}: no right answer: only a world or a reward of your own can do without one.")
     return with_opening(question, "")
 

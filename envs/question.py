@@ -31,7 +31,7 @@ class Question:
         messages: (role, content) pairs, roles "system", "user", "assistant"; the last one is the question itself. If
             the first one is not a system message, the protocol puts its instruction there. Empty: the world asks.
         answers: the right answers (aliases); empty if a world scores.
-        ability: how answers are compared: `MATH`, `QA`, or a name of the task's own (`Task.comparisons`).
+        ability: how answers are compared: `MATH` or `QA`.
         source: its origin ("train.parquet, row 12"), for error messages.
         shots: worked examples, shown before the question.
         row: what a world is reset with: the row of the data, or the seed (plain values).

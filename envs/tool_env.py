@@ -97,7 +97,7 @@ class ToolEnv(ForkableMultiAgentEnv):
         if self._takes_text:
             self.tool_names = (*self.tool_names, TEXT)
             self.stop = tuple(dict.fromkeys((*self.stop, *filter(None, [end]))))
-        self._scorer = self.config.make_scorer(self.task.comparisons())
+        self._scorer = self.config.make_scorer()
         self.num_questions = self.task.num_questions
         for tool in self.tools.values() if prepare else ():
             tool.prepare()

@@ -135,7 +135,7 @@ class Scorer:
         """
         ability = path.question.ability
         # Nothing is known to be right where a world, or a reward of the user's, needs no answer.
-        if path.format_valid and (path.question.answers or ability not in (MATH, QA)):
+        if path.format_valid and path.question.answers:
             assert path.answer is not None
             compare = partial(self.comparisons[ability], path.answer, path.question)
             path = dataclasses.replace(path, accuracy=await value_of(f"The comparison of {ability} answers", compare))
@@ -172,7 +172,6 @@ def make_scorer(
     reward: str | Reward | Mapping[str | Reward, float] = "hierarchical",
     qa_metric: str = "f1",
     judge: Mapping[str, Any] | None = None,
-    comparisons: Mapping[str, Comparison] | None = None,
 ) -> Scorer:
     """The scorer of `env_config`'s keys of the same names.
 
@@ -181,7 +180,6 @@ def make_scorer(
             weights.
         qa_metric: a name in `QA_METRICS`.
         judge: the endpoint of qa_metric="judge": fields of `ChatClient`.
-        comparisons: how a task compares answers of its own abilities.
 
     Raises:
         ValueError: one sentence that names the key and what is wrong with it.
@@ -196,8 +194,7 @@ def make_scorer(
         (getattr(name, "__name__", str(name)), finite(weight, f"env_config['reward'][{name!r}]"), find_reward(name))
         for name, weight in weights
     )
-    standard = {MATH: solved_math_accuracy, QA: QA_METRICS[qa_metric](judge or {})}
-    return Scorer({**standard, **(comparisons or {})}, terms)
+    return Scorer({MATH: solved_math_accuracy, QA: QA_METRICS[qa_metric](judge or {})}, terms)
 
 
 def find_reward(name: str | Reward) -> Reward:

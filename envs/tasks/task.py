@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from rllib_arpo.envs.question import Comparison, Question
+from rllib_arpo.envs.question import Question
 
 TRAIN, TEST = "train", "test"
 
@@ -67,10 +67,6 @@ class Task(ABC):
 
     def inputs(self) -> Mapping[str, str]:
         """Name -> a mark of the content, for every source of the questions."""
-        return {}
-
-    def comparisons(self) -> Mapping[str, Comparison]:
-        """Ability -> how answers are compared, for abilities that only this task has."""
         return {}
 
 

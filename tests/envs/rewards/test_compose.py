@@ -38,11 +38,6 @@ def test_the_hierarchical_reward(format_valid, accuracy, executed, expected):
 
 NUMBER = Question("q", (("user", "2024 - 4048"),), ("-2024",), "math", "here")
 NORTH = replace(QUESTION, answers=("Paris Nord",))
-SHOUT = Question("q", (("user", "Shout!"),), ("x",), "shouting", "here")
-
-
-async def shouted(answer: str, question: Question) -> float:
-    return float(answer.isupper())
 
 
 @pytest.mark.parametrize(
@@ -54,10 +49,6 @@ async def shouted(answer: str, question: Question) -> float:
         (QUESTION, "Paris Nord Gare", {"qa_metric": "f1"}, 0.0),
         (NORTH, "Gare Paris Nord", {"qa_metric": "f1"}, 0.8),
         (NORTH, "Gare Paris Nord", {"qa_metric": "exact_match"}, 0.0),
-        # A task may bring comparisons of its own.
-        (SHOUT, "HELLO", {"comparisons": {"shouting": shouted}}, 1.0),
-        (SHOUT, "hello", {"comparisons": {"shouting": shouted}}, 0.0),
-        (QUESTION, "paris", {"comparisons": {"shouting": shouted}}, 1.0),
     ],
 )
 def test_how_answers_are_compared(question, answer, keys, accuracy):
@@ -98,10 +89,6 @@ def test_a_reward_is_a_name_a_function_or_a_weighted_sum():
     assert score(finished, reward=weights) == Score(1.0 + 0.5 - 0.25 - 0.25, 1.0)
 
 
-async def unreadable(answer, question):
-    return float(answer)
-
-
 @pytest.mark.parametrize(
     ("keys", "error", "sentence"),
     [
@@ -109,11 +96,9 @@ async def unreadable(answer, question):
         ({"reward": broken}, BrokenToolError, "the reward's server is away"),
         ({"reward": unread}, ContractError,
          "The reward 'unread' raises ValueError: could not convert string to float: 'Paris'."),
-        ({"comparisons": {"qa": unreadable}}, ContractError,
-         "The comparison of qa answers raises ValueError: could not convert string to float: 'Paris'."),
     ],
 )  # fmt: skip
-def test_what_a_reward_or_a_comparison_may_not_do(keys, error, sentence):
+def test_what_a_reward_may_not_do(keys, error, sentence):
     with pytest.raises(error) as raised:
         score(path("Paris"), **keys)
     assert str(raised.value) == sentence
