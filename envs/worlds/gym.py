@@ -81,18 +81,8 @@ class GymWorld(World):
         return self._show(self._env.unwrapped if _takes_env(self._show) else observation)
 
 
-def gymnasium_world(
-    id: str,  # As gymnasium calls it.
-    *,
-    read: Read | str | Sequence[str] | None = None,
-    show: Show | str | None = None,
-    **options: Any,
-) -> Callable[[], World]:
-    """The maker of worlds of a registered environment.
-
-    Args:
-        read, show: functions, or their names "module:function"; `read` may be a list of the actions' names instead.
-        options: for `gymnasium.make`.
+def gymnasium_world(id: str, **options: Any) -> Callable[[], World]:
+    """The maker of worlds of the environment that Gymnasium knows by this id; for the options see `class_world`.
 
     Raises:
         ValueError: there is no such environment.
@@ -101,7 +91,7 @@ def gymnasium_world(
         gym.spec(id)
     except gym.error.Error as error:
         raise ValueError(f"env_config['world']: gymnasium: {first_line(error)}") from error
-    return class_world(partial(gym.make, id), read=read, show=show, **options)
+    return class_world(partial(gym.make, id), **options)
 
 
 def class_world(
@@ -112,6 +102,9 @@ def class_world(
     **options: Any,
 ) -> Callable[[], World]:
     """The maker of worlds of a class of environments; `options` are its keyword arguments.
+
+    Args:
+        read, show: functions, or their names "module:function"; `read` may be a list of the actions' names instead.
 
     Raises:
         ValueError: the class does not take them.

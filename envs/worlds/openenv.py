@@ -14,8 +14,8 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError, as_tool_error
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.support.loop_thread import loop_thread
-from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.support.validation import function_named
+from rllib_arpo.envs.tools.arguments import parse_model_json
 from rllib_arpo.envs.worlds.world import Call, Reply, World, WorldLost
 
 #: What the server shows, as JSON -> what the model reads.

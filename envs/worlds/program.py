@@ -15,7 +15,7 @@ from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.texts import seed_of_name
 from rllib_arpo.envs.worlds.far_side import RandomNumbers
-from rllib_arpo.envs.worlds.running import Drawing
+from rllib_arpo.envs.worlds.maker import Drawing
 from rllib_arpo.envs.worlds.world import Opening, Reply, World
 
 #: Seconds that a program may take to end when it is cancelled.

@@ -17,8 +17,7 @@ from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.texts import first_line, seed_of_name
 from rllib_arpo.envs.tools.tool import Tool, read_argument, slot_of
 from rllib_arpo.envs.worlds.far_side import RandomNumbers
-from rllib_arpo.envs.worlds.maker import WorldMaker
-from rllib_arpo.envs.worlds.running import ReplayMismatch, RunningWorld
+from rllib_arpo.envs.worlds.maker import ReplayMismatch, RunningWorld, WorldMaker
 from rllib_arpo.envs.worlds.world import Call, NotCopied, Opening, Reply, WholeTurn, World, WorldLost
 
 T = TypeVar("T")
@@ -93,17 +92,10 @@ class WorldSession:
             BrokenToolError: the world cannot be used any more.
         """
         await self._forked()
-        act = partial(_act_in, action=action, tool=tool)
         try:
-            reply = await self._in_world(act)
-        except WorldLost:
-            # Calls that timed out are gone with the world.
-            self.moves = tuple(move for move in self.moves if move.reply.status != ToolStatus.TIMEOUT)
-            try:
-                reply = await self._in_world(act)
-            except WorldLost as error:
-                message = f"{self.maker.name} was lost twice in one action ({error})."
-                return Reply(message, status=ToolStatus.ERROR)
+            reply = await self._in_world_or_next(partial(_act_in, action=action, tool=tool))
+        except WorldLost as error:
+            return Reply(f"{self.maker.name} was lost twice in one action ({error}).", status=ToolStatus.ERROR)
         self.moves += (Move(action, reply, tool),)
         return reply
 
@@ -127,11 +119,7 @@ class WorldSession:
     async def score(self, path: FinishedPath) -> Score | None:
         """The world's own score of a finished path; raises the errors of `RunningWorld.score`."""
         await self._forked()
-        score_in = partial(self.score_in, path=path)
-        try:
-            score = await self._in_world(score_in)
-        except WorldLost:
-            score = await self._in_world(score_in)
+        score = await self._in_world_or_next(partial(self.score_in, path=path))
         self.scored = path, score
         return score
 
@@ -252,6 +240,15 @@ class WorldSession:
         while self._forking:
             await asyncio.wait(self._forking)
             self._forking = [task for task in self._forking if not task.done()]
+
+    async def _in_world_or_next(self, do: Callable[[RunningWorld], Coroutine[Any, Any, T]]) -> T:
+        """What `do` returns in the world, or in another one if this one is lost; raises the errors of `_in_world`."""
+        try:
+            return await self._in_world(do)
+        except WorldLost:
+            # Calls that timed out are gone with the world.
+            self.moves = tuple(move for move in self.moves if move.reply.status != ToolStatus.TIMEOUT)
+            return await self._in_world(do)
 
     async def _in_world(self, do: Callable[[RunningWorld], Coroutine[Any, Any, T]]) -> T:
         """What `do` returns in the world.

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from rllib_arpo.envs.errors import BrokenToolError, ContractError
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.worlds import Call, Reply, World, WorldLost
-from rllib_arpo.envs.worlds.running import ReplayMismatch
+from rllib_arpo.envs.worlds.maker import ReplayMismatch
 from rllib_arpo.envs.worlds.session import CopyChecks, WorldSession, difference
 from tests.helpers.far_worlds import Sums
 from tests.helpers.openenv_server import OpenEnvServer
