@@ -145,8 +145,8 @@ def _add_questions(parser: argparse.ArgumentParser) -> None:
         "--eval-data", nargs="+", help="held-out questions in the same layout, asked at every checkpoint"
     )
     parser.add_argument("--index", help="the folder of rllib-arpo index that `search` searches")
-    parser.add_argument("--search-backend", default="local", help="local; for the web searxng, brave, serper or tavily")
-    parser.add_argument("--search-url", help="the server of a back-end without a public one (searxng)")
+    parser.add_argument("--search-backend", default="local", help="local, offline, or serper for the web")
+    parser.add_argument("--search-url", help="a server with Serper's API")
     parser.add_argument("--cache", help="known searches: a .json file {query: result}, or a .sqlite file that grows")
     parser.add_argument(
         "--python-backend",

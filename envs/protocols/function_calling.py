@@ -35,7 +35,7 @@ from rllib_arpo.envs.protocols.protocol import (
 )
 from rllib_arpo.envs.question import Shot
 from rllib_arpo.envs.support.boxes import boxed, has_box
-from rllib_arpo.envs.support.model_json import parse_model_json
+from rllib_arpo.envs.tools.arguments import parse_model_json
 from rllib_arpo.envs.tools.tool import CALL, RESPONSE, THINK, TOOLS, Tool
 
 #: The end of a refusal.

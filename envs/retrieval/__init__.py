@@ -1,1 +1,1 @@
-"""What the search tool searches: a lexical index of passages, search engines on the web, results known from before."""
+"""What the search tool searches: a lexical index of passages, the web, results known from before."""

@@ -1,18 +1,21 @@
-"""Passages from files: .jsonl, .parquet, and .json (a list of records)."""
+"""Passages from files: .jsonl, .parquet, and .json."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.support.data_files import check_unicode, opened, opened_parquet, parse_json, read_json, table_rows
+from rllib_arpo.envs.support.data_files import check_unicode, json_values, opened_parquet, parse_json, table_rows
 
 #: Column (or key) names that hold a passage's text, in order of preference.
 TEXT_COLUMNS = ("text", "contents")
 TITLE_COLUMN = "title"
+
+#: Endings of the files that are read.
+SUFFIXES = (".jsonl", ".parquet", ".json")
 
 #: (title, text), where the title may be empty; both are searched and shown.
 Document = tuple[str, str]
@@ -43,8 +46,9 @@ def read_documents(path: str | Path, options: ReadOptions | None = None) -> Iter
             row.
     """
     path, options = Path(path), options or ReadOptions()
-    for where, record in reader_of(path)(path, options):
-        yield as_document(record, f"{path}, {where}", options)
+    check_readable(path)
+    for row, record in enumerate(_parquet_rows(path, options)) if path.suffix == ".parquet" else _json_rows(path):
+        yield as_document(record, f"{path}, row {row}", options)
 
 
 def as_document(record: Any, where: str, options: ReadOptions | None = None) -> Document:
@@ -73,43 +77,24 @@ def as_document(record: Any, where: str, options: ReadOptions | None = None) -> 
     return title, text
 
 
-def reader_of(path: Path) -> Callable[[Path, ReadOptions], Iterator[tuple[str, Any]]]:
-    """The function of `READERS` that reads the file.
-
-    Raises:
-        DataError: there is no such file, or none of the functions reads it.
-    """
+def check_readable(path: Path) -> None:
+    """Raises a `DataError` unless there is such a file, with an ending of those that are read."""
     if not path.is_file():
         raise DataError(f"{path}: no such file.")
-    if path.suffix not in READERS:
-        raise DataError(f"{path}: passages are read from files named {', '.join(READERS)}.")
-    return READERS[path.suffix]
+    if path.suffix not in SUFFIXES:
+        raise DataError(f"{path}: passages are read from files named {', '.join(SUFFIXES)}.")
 
 
-def _read_jsonl(path: Path, options: ReadOptions) -> Iterator[tuple[str, Any]]:
-    with opened(path) as file:
-        for row, line in enumerate(file):
-            if line.strip():
-                yield f"row {row}", parse_json(line, f"{path}, row {row}")
+def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
+    for row, value in json_values(path):
+        yield row, parse_json(value, f"{path}, row {row}") if isinstance(value, bytes) else value
 
 
-def _read_parquet(path: Path, options: ReadOptions) -> Iterator[tuple[str, Any]]:
+def _parquet_rows(path: Path, options: ReadOptions) -> Iterator[Any]:
     row = 0
     with opened_parquet(path) as file:
         wanted = (options.title_column, *options.text_columns)
         names = [name for name in wanted if name in file.schema_arrow.names]
         for batch in file.iter_batches(batch_size=4096, columns=names):
-            for record in table_rows(batch, f"{path}, one of the {batch.num_rows} rows from row {row} on"):
-                yield f"row {row}", record
-                row += 1
-
-
-def _read_json(path: Path, options: ReadOptions) -> Iterator[tuple[str, Any]]:
-    content = read_json(path)
-    if not isinstance(content, list):
-        raise DataError(f"{path}: a .json file of passages must hold a list.")
-    return ((f"row {row}", record) for row, record in enumerate(content))
-
-
-#: End of a file's name -> the function that reads its rows: (path, options) -> ("row 3", record), ...
-READERS = {".jsonl": _read_jsonl, ".parquet": _read_parquet, ".json": _read_json}
+            yield from table_rows(batch, f"{path}, one of the {batch.num_rows} rows from row {row} on")
+            row += batch.num_rows

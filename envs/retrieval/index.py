@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.retrieval.documents import Document, ReadOptions, read_documents, reader_of
+from rllib_arpo.envs.retrieval.documents import Document, ReadOptions, check_readable, read_documents
 from rllib_arpo.envs.support.texts import usual_letters
 
 #: In an index folder: the file written last, and tantivy's own files.
 INFO_FILE, TANTIVY_FOLDER = "index.json", "tantivy"
 #: The version of the folder's layout and of the rule for words.
-VERSION = 2
+VERSION = 3
 #: Memory of the writer of an index, in memory and in a folder: more memory makes fewer pieces to merge later.
 HEAP_BYTES, FOLDER_HEAP_BYTES = 64 << 20, 256 << 20
 #: Field -> the weight of its words: less for texts, which also name the titles of other passages.
 _BOOSTS = {"title": 2.0, "text": 1.0}
-#: The field with the passage as its file has it, if its letters have other forms than the ones that are searched.
-_WRITTEN = "written"
+#: The field with the passage as the model reads it.
+_SHOWN = "shown"
 
 _TOKENIZER = "words"
 #: Runs of letters and digits; scripts that put no spaces between words are searched by their characters.
@@ -67,7 +67,7 @@ class SearchIndex:
         scored = [(score, self._searcher.doc(address)) for score, address in hits]
         # Passages of equal score come in the order in which they were added.
         scored.sort(key=lambda hit: (-hit[0], hit[1].get_first("row")))
-        return [(found.get_first("row"), _shown(found)) for _, found in scored]
+        return [(found.get_first("row"), found.get_first(_SHOWN).decode()) for _, found in scored]
 
 
 def build_in_memory(documents: Iterable[Document]) -> SearchIndex:
@@ -97,7 +97,7 @@ def build_folder(
     output = Path(output)
     paths = [Path(file) for file in files]
     for path in paths:
-        reader_of(path)
+        check_readable(path)
     _check_output(output, overwrite)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{output.name}.", dir=output.parent) as folder:
@@ -185,9 +185,9 @@ def new_index(folder: Path | None) -> Any:
 
     builder = tantivy.SchemaBuilder()
     for field in _BOOSTS:
-        builder.add_text_field(field, stored=True, tokenizer_name=_TOKENIZER, index_option="freq")
+        builder.add_text_field(field, tokenizer_name=_TOKENIZER, index_option="freq")
     builder.add_unsigned_field("row", stored=True)
-    builder.add_bytes_field(_WRITTEN, stored=True)
+    builder.add_bytes_field(_SHOWN, stored=True)
     index = tantivy.Index(builder.build(), path=None if folder is None else str(folder))
     index.register_tokenizer(_TOKENIZER, analyzer())
     return index
@@ -202,8 +202,7 @@ def add_documents(index: Any, documents: Iterable[Document], heap_bytes: int) ->
     try:
         for title, text in documents:
             searched = {"title": usual_letters(title), "text": usual_letters(text)}
-            written = {} if searched == {"title": title, "text": text} else {_WRITTEN: show(title, text).encode()}
-            writer.add_document(tantivy.Document(row=number, **searched, **written))
+            writer.add_document(tantivy.Document(row=number, **searched, **{_SHOWN: show(title, text).encode()}))
             number += 1
         writer.commit()
     except BaseException:
@@ -224,11 +223,6 @@ def analyzer() -> Any:
     for step in filters:
         builder = builder.filter(step)
     return builder.build()
-
-
-def _shown(found: Any) -> str:
-    written = found.get_first(_WRITTEN)
-    return show(found.get_first("title"), found.get_first("text")) if written is None else written.decode()
 
 
 def show(title: str, text: str) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.support.cache import ResultCache
 from rllib_arpo.envs.support.data_files import fingerprint
+from rllib_arpo.envs.support.texts import seed_of_name
 
 
 @dataclass(frozen=True)
@@ -21,8 +20,8 @@ class KnownResults:
 
     Attributes:
         path: a sqlite file of `ResultCache`.
-        settings: name -> JSON value, the web back-end's settings, on which its results depend. None: nothing is added.
-            A file holds the results of one configuration; imported entries fit any.
+        settings: the web back-end's settings, on which its results depend. None: nothing is added. A file holds the
+            results of one configuration; imported entries fit any.
 
     Raises:
         ValueError: the file is .json, or holds results of other settings.
@@ -30,7 +29,7 @@ class KnownResults:
     """
 
     path: str
-    settings: Mapping[str, Any] | None = None
+    settings: str | None = None
 
     def __post_init__(self) -> None:
         path = Path(self.path)
@@ -47,7 +46,7 @@ class KnownResults:
         if not os.access(path if path.exists() else path.parent, os.W_OK):
             raise DataError(f"{path}: a web back-end must be able to write its cache, and this process cannot.")
         if path.exists():
-            self._check_settings(_sqlite_file(self.path))
+            self._opened(keep=False)
 
     def inputs(self) -> Mapping[str, str]:
         """Path -> a mark of the content, unless the tool adds to it."""
@@ -60,20 +59,16 @@ class KnownResults:
         Raises:
             DataError: the file is not of this layout.
         """
-        cache = _sqlite_file(self.path)
-        if self.settings is not None:
-            cache.keep_settings(json.dumps(self.settings))
-            self._check_settings(cache)  # Another tool may have been quicker.
-        return cache
+        return self._opened(keep=True)
 
-    def _check_settings(self, cache: ResultCache) -> None:
-        found = json.loads(cache.settings() or "{}")
-        for name, own in (self.settings or {}).items():
-            if found.get(name, own) != own:
-                raise ValueError(
-                    f"{self.path}: this cache holds results of {name}={found[name]!r}, and the search tool"
-                    f" has {own!r}: give it a cache of its own."
-                )
+    def _opened(self, keep: bool) -> ResultCache:
+        cache = _sqlite_file(self.path)
+        if self.settings is not None and not cache.has_mark(seed_of_name(self.settings) >> 1, keep):
+            raise ValueError(
+                f"{self.path}: this cache holds results of another `top_k` or other `backend_options`: give the search"
+                " tool a cache of its own."
+            )
+        return cache
 
 
 @functools.lru_cache(maxsize=8)

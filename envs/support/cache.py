@@ -79,27 +79,33 @@ class ResultCache:
         with self._transaction() as connection:
             return connection.execute("SELECT COUNT(*) FROM results").fetchone()[0]
 
-    def settings(self) -> str | None:
-        """The settings that `keep_settings` has stored, or None."""
+    def has_mark(self, mark: int, keep: bool) -> bool:
+        """Whether the file has this mark (1 to 2**31 - 1) or none; `keep`: a file without a mark gets this one."""
         with self._transaction() as connection:
-            if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'settings'").fetchone() is None:
-                return None
-            row = connection.execute("SELECT value FROM settings").fetchone()
-        return None if row is None else row[0]
-
-    def keep_settings(self, settings: str) -> None:
-        """Stores the settings on which the texts depend besides their keys, unless the file has settings already."""
-        with self._transaction() as connection:
-            connection.execute("CREATE TABLE IF NOT EXISTS settings (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
-            connection.execute("INSERT OR IGNORE INTO settings VALUES (1, ?)", (settings,))
+            connection.execute("BEGIN IMMEDIATE" if keep else "BEGIN")
+            (found,) = connection.execute("PRAGMA user_version").fetchone()
+            if keep and not found:
+                connection.execute(f"PRAGMA user_version = {mark}")
+        return found in (0, mark)
 
     def import_json(self, path: str | Path) -> int:
         """Adds the entries of a JSON file {key: text} under their `search_key`s, and returns their number.
 
+        ARPO's `search_cache.json` has this layout.
+
         Raises:
             DataError: the file is missing or is not of this layout; nothing is added then.
         """
-        entries = read_texts(path)
+        entries = read_json(path)
+        if not isinstance(entries, dict):
+            raise DataError(f"{path}: the file must hold one JSON object of texts.")
+        for key, value in entries.items():
+            if not isinstance(value, str):
+                raise DataError(f"{path}: the value of {key!r} is not a text.")
+            try:
+                check_unicode(key, value)
+            except ValueError as error:
+                raise DataError(f"{path}: the entry {key!r} is {error}.") from error
         self.put_all((search_key(key), text) for key, text in entries.items())
         return len(entries)
 
@@ -116,22 +122,3 @@ class ResultCache:
                 yield connection
         except sqlite3.DatabaseError as error:
             raise DataError(f"{self.path}: cannot be used as a cache ({error}).") from error
-
-
-def read_texts(path: str | Path) -> dict[str, str]:
-    """The entries of a JSON file {key: text}, which is the layout of ARPO's `search_cache.json`.
-
-    Raises:
-        DataError: the file is missing or is not of this layout.
-    """
-    entries = read_json(path)
-    if not isinstance(entries, dict):
-        raise DataError(f"{path}: the file must hold one JSON object of texts.")
-    for key, value in entries.items():
-        if not isinstance(value, str):
-            raise DataError(f"{path}: the value of {key!r} is not a text.")
-        try:
-            check_unicode(key, value)
-        except ValueError as error:
-            raise DataError(f"{path}: the entry {key!r} is {error}.") from error
-    return entries

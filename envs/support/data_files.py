@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
@@ -55,6 +56,29 @@ def read_json(path: str | Path) -> Any:
     """
     with opened(path) as file:
         return parse_json(file.read(), str(path))
+
+
+def json_values(path: str | Path) -> Iterator[tuple[int, Any]]:
+    """(number of the row, its value) of a JSON list, or (number of the line, the line as bytes) of JSON lines.
+
+    Blank lines are skipped. Many files called .json have JSON lines as well.
+
+    Raises:
+        DataError: the file is not readable, or a .json file has neither.
+    """
+    lines = Path(path).suffix == ".jsonl"
+    with opened(path) as file:
+        for number, line in enumerate(file):
+            lines = lines or line.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{")
+            if line.strip() and not lines:
+                break
+            if line.strip():
+                yield number, line
+    if not lines:
+        content = read_json(path)
+        if not isinstance(content, list):
+            raise DataError(f"{path}: a .json file holds a list of objects, or one object a line.")
+        yield from enumerate(content)
 
 
 def parse_json(content: bytes, place: str) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.support.data_files import fingerprint, opened, opened_parquet, parse_json, read_json, table_rows
+from rllib_arpo.envs.support.data_files import fingerprint, json_values, opened_parquet, parse_json, table_rows
 from rllib_arpo.envs.support.texts import first_line
 
 Row = dict[str, Any]
@@ -98,8 +97,8 @@ def _open_parquet(path: str, version: Any) -> RowSource:
         return RowSource(path, version, file.metadata.num_rows, tuple(file.schema_arrow.names), reader, first)
 
 
-def _of_json(path: str, version: Any, entries: list[tuple[int, Any]]) -> RowSource:
-    """`entries`: (number, value) of a list, or (number of the line from 0, line) of a file of lines."""
+def _open_json(path: str, version: Any) -> RowSource:
+    entries = list(json_values(path))
 
     def read(index: int) -> tuple[int, Row]:
         number, value = entries[index]
@@ -112,25 +111,7 @@ def _of_json(path: str, version: Any, entries: list[tuple[int, Any]]) -> RowSour
     return RowSource(path, version, len(entries), None, lambda _: read, lambda _: read(0)[1] if entries else {})
 
 
-def _open_json_lines(path: str, version: Any) -> RowSource:
-    """One object a line; blank lines are skipped."""
-    with opened(path) as file:
-        return _of_json(path, version, [(number, line) for number, line in enumerate(file) if line.strip()])
-
-
-def _open_json(path: str, version: Any) -> RowSource:
-    """Reads a list, or JSON lines, which many files called .json contain."""
-    with opened(path) as file:
-        first = next((line for line in file if line.strip()), b"")
-    if first.removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"{"):
-        return _open_json_lines(path, version)
-    content = read_json(path)
-    if not isinstance(content, list):
-        raise DataError(f"{path}: a .json file holds a list of objects, or one object a line.")
-    return _of_json(path, version, list(enumerate(content)))
-
-
-_OPEN = {".parquet": _open_parquet, ".json": _open_json, ".jsonl": _open_json_lines}
+_OPEN = {".parquet": _open_parquet, ".json": _open_json, ".jsonl": _open_json}
 
 
 @functools.lru_cache(maxsize=16)

@@ -1,4 +1,4 @@
-"""The arguments of a call, checked against the JSON schema of its tool."""
+"""The arguments of a call: JSON that a model wrote, checked against the schema of its tool."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Any
 
 from rllib_arpo.envs.errors import ToolError
 
+#: Serialisers and validators walk over a value recursively; deeper ones are refused so that they do not fail.
+MAX_DEPTH = 32
 #: Keywords that only the tool itself checks: their cost is not linear in the length of the arguments.
 _LEFT_TO_THE_TOOL = ("pattern", "patternProperties", "uniqueItems")
 
@@ -19,6 +21,28 @@ _LEFT_TO_THE_TOOL = ("pattern", "patternProperties", "uniqueItems")
 #: twice as many for each level of nesting.
 _MIN_REFERENCES, _CHARS_A_REFERENCE = 500, 8
 _REFERENCES: ContextVar[float] = ContextVar("references", default=math.inf)
+
+
+def parse_model_json(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: it is not JSON, is nested more than `MAX_DEPTH` deep, has a number that JSON does not have (NaN), or
+            spells half of a character ("\\ud83d").
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deep") from error
+    waiting = [(value, 1)]
+    while waiting:
+        item, depth = waiting.pop()
+        if isinstance(item, dict | list):
+            if depth > MAX_DEPTH:
+                raise ValueError("the JSON is nested too deep")
+            waiting += [(inner, depth + 1) for inner in (item.values() if isinstance(item, dict) else item)]
+    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    return value
 
 
 def schema_validator(schema: Mapping[str, Any]) -> Any:

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rllib_arpo.envs.errors import ToolError
-from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.support.texts import mapped
-from rllib_arpo.envs.tools.arguments import listed
+from rllib_arpo.envs.tools.arguments import listed, parse_model_json
 from rllib_arpo.envs.tools.tool import Tool
 
 

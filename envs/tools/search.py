@@ -1,18 +1,17 @@
-"""The search tool: a local index or a search engine on the web, behind a cache of results."""
+"""The search tool: a local index or the web, behind a cache of results."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from rllib_arpo.envs.errors import ToolError
 from rllib_arpo.envs.retrieval.known import KnownResults
-from rllib_arpo.envs.retrieval.sources import LocalOptions, LocalSource, SearchSource
-from rllib_arpo.envs.retrieval.web_search import ENGINES, WebOptions
+from rllib_arpo.envs.retrieval.sources import LocalOptions, LocalSource, SearchSource, WebOptions, WebSource
 from rllib_arpo.envs.support.per_loop import shared_flight
 from rllib_arpo.envs.support.texts import search_key
 from rllib_arpo.envs.support.validation import check_known
@@ -21,11 +20,8 @@ from rllib_arpo.envs.tools.tool import Tool, ToolResult
 NOTHING_FOUND = "Nothing found."
 #: Longer queries are refused.
 MAX_QUERY_CHARS = 2000
-#: The possible orders of the found passages.
-ORDERS: dict[str, Callable[[list[str]], list[str]]] = {"best_first": list, "best_last": lambda found: found[::-1]}
-
-LOCAL, OFFLINE, WEB = "local", "offline", "web"
-#: Option that is unset by default -> the kind of back-end to which it belongs.
+LOCAL, OFFLINE, WEB = "local", "offline", "serper"
+#: Option that is unset by default -> the back-end to which it belongs.
 _OWNERS = {"documents": LOCAL, "index": LOCAL, "base_url": WEB, "backend_options": WEB}
 
 
@@ -33,19 +29,18 @@ _OWNERS = {"documents": LOCAL, "index": LOCAL, "base_url": WEB, "backend_options
 class SearchTool(Tool, LocalOptions, WebOptions):
     """Finds the `top_k` passages that match a query best.
 
-    If `cache` holds a query, it answers the query, whatever the back-end. The tool adds a web back-end's results to the
+    If `cache` holds a query, it answers the query, whatever the back-end. The tool adds results of the web to the
     cache, but neither failures, nor empty results, nor results of a local search. Equal queries at the same time go to
-    a web back-end once. Results read "Page 1: ...\\nPage 2: ..."; with `documents`, each line is a passage.
+    the web once. Results read "Page 1: ...\\nPage 2: ..."; with `documents`, each line is a passage.
 
     Attributes:
-        backend: "local" (with the `LocalOptions`), "offline" (only reads the cache), or a name in
-            `retrieval.web_search.ENGINES` (with the `WebOptions`), whose key comes from the environment (BRAVE_API_KEY,
-            SERPER_API_KEY, TAVILY_API_KEY).
+        backend: "local" (with the `LocalOptions`), "offline" (only reads the cache), or "serper" (with the
+            `WebOptions`), whose key comes from the environment (SERPER_API_KEY). A tool of your own asks other search
+            engines (docs/agent.md).
         cache: a sqlite file (all its users on one machine); `rllib-arpo import-cache` makes one of a .json file {query:
-            result}. If a web back-end has written to it, a back-end with another name, `top_k`, `order` or
-            `backend_options` refuses it; imported entries fit all of them.
+            result}. If "serper" has written to it, the tool refuses it with another `top_k` or `backend_options`;
+            imported entries fit all of them.
         top_k: the number of passages to show; a cached result is shown whole.
-        order: "best_first" or "best_last".
     """
 
     name: ClassVar[str] = "search"
@@ -56,14 +51,12 @@ class SearchTool(Tool, LocalOptions, WebOptions):
     backend: str = LOCAL
     cache: str | None = None
     top_k: int = 3
-    order: str = "best_first"
     timeout_s: float = 30.0
     max_result_tokens: int = 512
     max_concurrency: int | None = None
     max_attempts: int = 3
 
     def __post_init__(self) -> None:
-        check_known([self.order], ORDERS, "order of search results")
         if self.top_k < 1:
             raise ValueError(f"top_k of the search tool must be at least 1, not {self.top_k}.")
         _ = self._source, self._known
@@ -83,20 +76,20 @@ class SearchTool(Tool, LocalOptions, WebOptions):
         return query
 
     async def __call__(self, query: str) -> ToolResult:
-        if self.backend not in ENGINES:
+        if self.backend != WEB:
             return ToolResult(await self._answer(query))
-        same = (self.base_url, json.dumps(self._settings()), self.cache, query)
+        same = (self.base_url, self._settings(), self.cache, query)
         return ToolResult(await shared_flight(same, lambda: self._answer(query)))
 
     async def _answer(self, query: str) -> str:
         known, key = self._known, search_key(query)
         if known is not None and (text := await asyncio.to_thread(lambda: known.entries.get(key))) is not None:
             return text
-        found = ORDERS[self.order](await self._source.search(query, self.top_k))
+        found = await self._source.search(query, self.top_k)
         if not found:
             return NOTHING_FOUND
         text = "\n".join(found) if self.documents else as_pages(found)
-        if known is not None and self.backend in ENGINES:
+        if known is not None and self.backend == WEB:
             await asyncio.to_thread(known.entries.put, key, text)
         return text
 
@@ -105,7 +98,7 @@ class SearchTool(Tool, LocalOptions, WebOptions):
         """What the back-end searches.
 
         Raises:
-            ValueError: there is no such back-end, an option is for another kind of back-end, or one has a wrong value.
+            ValueError: there is no such back-end, an option is for another back-end, or one has a wrong value.
             DataError: the documents or the index do not exist.
         """
         check_known([self.backend], SOURCES, "search back-end")
@@ -113,9 +106,7 @@ class SearchTool(Tool, LocalOptions, WebOptions):
         own = {option.name: getattr(self, option.name) for option in fields(source)}
         for option, owner in _OWNERS.items():
             if getattr(self, option) and option not in own:
-                raise ValueError(
-                    f"{option!r} is an option of {owner} search back-ends, and the back-end is {self.backend!r}."
-                )
+                raise ValueError(f"{option!r} is an option of the back-end {owner!r}, not of {self.backend!r}.")
         return source(**own)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -126,12 +117,11 @@ class SearchTool(Tool, LocalOptions, WebOptions):
     def _known(self) -> KnownResults | None:
         if self.cache is None:
             return None
-        return KnownResults(self.cache, self._settings() if self.backend in ENGINES else None)
+        return KnownResults(self.cache, self._settings() if self.backend == WEB else None)
 
-    def _settings(self) -> dict[str, Any]:
-        """The settings on which a web back-end's results depend, besides the query."""
-        options = json.loads(json.dumps(dict(self.backend_options), sort_keys=True, default=repr))
-        return {"backend": self.backend, "top_k": self.top_k, "order": self.order, "backend_options": options}
+    def _settings(self) -> str:
+        """The settings on which results of the web depend, besides the query."""
+        return json.dumps([self.backend, self.top_k, dict(self.backend_options)], sort_keys=True, default=repr)
 
 
 def as_pages(texts: Sequence[str]) -> str:
@@ -154,4 +144,4 @@ class OfflineSource(SearchSource):
 
 
 #: Name of a back-end -> its class.
-SOURCES: dict[str, type[SearchSource]] = {LOCAL: LocalSource, OFFLINE: OfflineSource, **ENGINES}
+SOURCES: dict[str, type[SearchSource]] = {LOCAL: LocalSource, OFFLINE: OfflineSource, WEB: WebSource}

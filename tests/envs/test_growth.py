@@ -23,8 +23,8 @@ from rllib_arpo.envs.protocols.tags import TagProtocol
 from rllib_arpo.envs.rewards import judge, qa
 from rllib_arpo.envs.rewards.mathematics import accuracy, forms, formulas, text
 from rllib_arpo.envs.support import boxes
-from rllib_arpo.envs.support.model_json import parse_model_json
 from rllib_arpo.envs.support.texts import first_line, usual_letters, valid_unicode
+from rllib_arpo.envs.tools.arguments import parse_model_json
 from rllib_arpo.envs.tools.browse import BrowseTool
 from rllib_arpo.envs.tools.python import program
 from rllib_arpo.envs.tools.registry import TOOLS

@@ -12,8 +12,7 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.env_config import ToolEnvConfig
 from rllib_arpo.envs.protocols.prompts import Chat
 from rllib_arpo.envs.question import Question, Shot
-from rllib_arpo.envs.support.model_json import MAX_DEPTH, parse_model_json
-from rllib_arpo.envs.tools.arguments import schema_validator
+from rllib_arpo.envs.tools.arguments import MAX_DEPTH, parse_model_json, schema_validator
 from rllib_arpo.envs.tools.tool import ToolResult
 from rllib_arpo.envs.worlds.functions import FunctionTool
 from tests.helpers.calls import call

@@ -247,7 +247,7 @@ def test_a_row_has_all_columns(tmp_path):
 
 REASONING = """
 recipe: tuned_examples.reasoning_arpo
-arguments: --model {model} --data {data} --python-backend unsafe --search-backend searxng --search-url http://127.0.0.1:9
+arguments: --model {model} --data {data} --python-backend unsafe --search-backend serper
 iterations: 2
 evaluate_every: 1
 seeds: [0]
@@ -260,6 +260,7 @@ arms: {{grpo: --algo GRPO, random: {{arguments: --branching random, fork_rate_of
 
 
 def test_a_study_of_a_recipe_for_gpus_is_refused_only_for_these(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SERPER_API_KEY", "key")
     model = tiny_model(tmp_path / "model", "qwen2", max_position_embeddings=8192)
     path = tmp_path / "my_study.yaml"
     path.write_text(REASONING.format(model=model, data=parquet(tmp_path / "train.parquet", [row()])))

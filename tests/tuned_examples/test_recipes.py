@@ -155,13 +155,14 @@ def test_evaluation_asks_held_out_questions(build, data):
         assert expected.items() <= evaluation.env_config.items()
 
 
-def test_deep_search_has_the_web_a_judge_and_a_reader_of_pages(build, tmp_path):
+def test_deep_search_has_the_web_a_judge_and_a_reader_of_pages(build, tmp_path, monkeypatch):
     """As in hard_search_1k.parquet a row has no ability: its answer is compared as one of a question of knowledge."""
+    monkeypatch.setenv("SERPER_API_KEY", "key")
     path = parquet(tmp_path / "hard.parquet", [{**row("Who?", "She"), "ability": None}])
     cache, url = str(tmp_path / "searches.sqlite"), "http://127.0.0.1:9"
-    web = ["--data", path, "--search-backend", "searxng", "--search-url", url, "--cache", cache]
+    web = ["--data", path, "--search-backend", "serper", "--search-url", url, "--cache", cache]
     plain, helped = (build("deepsearch_qwen3_8b_arpo", *web, *more).env_config for more in ([], [*JUDGE, *READER]))
-    search = {"top_k": 10, "max_result_tokens": 2500, "backend": "searxng", "base_url": url, "cache": cache}
+    search = {"top_k": 10, "max_result_tokens": 2500, "backend": "serper", "base_url": url, "cache": cache}
     assert plain["tools"] == {"search": search, "python": {}, "browse": {}}
     reader = {"base_url": "http://127.0.0.1:8/v1", "model": "small", "cache_path": "/pages.sqlite"}
     assert helped == {

@@ -58,7 +58,7 @@ def test_one_command_builds_an_index(tmp_path, cities, capsys):
     assert run_command("index", ["--output", str(output), str(cities), str(more)]) == 0
     done = capsys.readouterr()
     assert done.out == f"{output}: 5 passages.\n"
-    assert read_info(output) == {"version": 2, "num_passages": 5, "files": [str(cities), str(more)]}
+    assert read_info(output) == {"version": 3, "num_passages": 5, "files": [str(cities), str(more)]}
     index = open_folder(output)
     assert index.num_documents == 5
     assert index.search("styria", 3) == [(3, "Graz is in Styria.")]
@@ -119,7 +119,7 @@ def test_a_folder_that_is_no_index_is_never_touched(tmp_path, cities):
 
 
 def build_for_ever(output: str, building) -> None:
-    def endless(path, options):
+    def endless(path):
         for row in range(10**9):
             yield row, {"text": f"passage {row}"}
             if row == 20_000:
@@ -128,7 +128,7 @@ def build_for_ever(output: str, building) -> None:
 
     # Ray Tune's handler, which tests before this one may have left, only notes the first SIGINT.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    documents.READERS[".jsonl"] = endless
+    documents._json_rows = endless
     build_folder([Path(output).with_name("cities.jsonl")], output)
 
 
@@ -155,7 +155,7 @@ def test_an_index_that_lacks_a_file_is_broken(folder):
     with pytest.raises(DataError, match=r"the index is broken .*; build it anew"):
         open_folder(folder)
     (folder / "index.json").write_text('{"version": 0}')
-    with pytest.raises(DataError, match="a search index of version 0, not 2"):
+    with pytest.raises(DataError, match="a search index of version 0, not 3"):
         open_folder(folder)
 
 
