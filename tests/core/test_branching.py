@@ -140,16 +140,6 @@ def test_the_defaults_with_top_k_entropies_are_the_authors_formula():
     assert expected > 0.65
 
 
-def test_consecutive_forks_lower_the_probability():
-    # P = (0.5 + 0.2 * 0.5) (1 - 0.25 l) = 0.6, 0.45, 0.3, 0.15, 0, 0.
-    params = BranchingParams("probability", 1, 0.5, 0.2, consecutive_fork_penalty=0.25)
-    nodes = [NodeEvidence(0.5, consecutive_forks=forks) for forks in range(6)]
-    assert [branch_probability(n, params) for n in nodes] == pytest.approx([0.6, 0.45, 0.3, 0.15, 0.0, 0.0])
-    assert [num_forks(n, 1, params, ScriptedDraws(0.29)) for n in nodes] == [1, 1, 1, 0, 0, 0]
-    above_tau = replace(params, branching="threshold", branch_threshold=0.31)
-    assert [num_forks(n, 1, above_tau, NO_DRAWS) for n in nodes] == [1, 1, 0, 0, 0, 0]
-
-
 def test_an_automatic_threshold_is_p_at_the_rise():
     assert threshold_of(0.7, 1.0, 0.5, 0.2) == 0.7
     assert threshold_of("auto", None, 0.4, 0.2) == 0.5

@@ -1,6 +1,5 @@
 """The scripted engine in tool environments: its calls are valid, its answers are read, and its numbers add up."""
 
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ from rllib_arpo.engine.engine import EngineConfig, GenerationRequest
 from rllib_arpo.engine.scripted_engine import ScriptedEngine
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Nothing
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.tools import Tool
 from tests.engine.conftest import run
 from tests.helpers.chat_templates import THINKING, calling_folder
 
@@ -61,30 +59,6 @@ def test_a_thought_that_the_template_has_opened_is_closed(tmp_path, protocol):
     prompt = env.reset(options={"question": 0})[0]["0"]
     turns = [env.protocol.parse(env.chat.turn_text(prompt, event.token_ids)) for event in turns_of(env, 20)]
     assert {type(turn) for turn in turns} <= {CallRequest, Answer}
-
-
-def switch(on: bool) -> str:
-    """Switches the lamp."""
-    return f"{on}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clock(Tool):
-    """Takes no argument."""
-
-    name = "clock"
-    timeout_s: float = 1.0
-    max_result_tokens: int = 10
-
-    async def __call__(self, argument):
-        return "noon"
-
-
-@pytest.mark.parametrize(("tool", "written"), [(switch, {"true", "false"}), (Clock, {"{}"})])
-def test_tags_hold_arguments_as_the_model_writes_them(model, tool, written):
-    env = ToolEnv({"task": "arithmetic", "tools": [tool], "model_name_or_path": model})
-    turns = [env.protocol.parse(env.tokenizer.decode(event.token_ids)) for event in turns_of(env, 30)]
-    assert {turn.argument for turn in turns if isinstance(turn, CallRequest)} == written
 
 
 def test_log_probs_and_entropies_are_those_of_the_choice_among_turns(model):

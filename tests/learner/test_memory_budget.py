@@ -14,7 +14,6 @@ from rllib_arpo.learner.memory_budget import LearnerShape, learner_need
 from rllib_arpo.learner.placement import (
     Decision,
     DeviceGroup,
-    cpu_group,
     decide_checkpointing,
     gpu_groups,
     needed_on,
@@ -172,20 +171,6 @@ def test_the_users_of_a_gpu_need_their_memory_at_the_same_time():
     assert needed_on(DeviceGroup(1, 1, 1), learner, engine, sleeps=True) == 26_280
     assert needed_on(DeviceGroup(1, 1, 3), learner, engine, sleeps=True) == 12_000 + 3 * 5000
     assert needed_on(DeviceGroup(1, 1, 1, 2), learner, engine, sleeps=False) == 26_280 + 5000 + 2 * 2500
-
-
-@pytest.mark.parametrize(
-    ("learners", "engines", "group"),
-    [
-        (replace(LEARNER, number=2, gpus=0.0), replace(ENGINE, gpus=0.0, parallel=2), DeviceGroup(1, 2, 2)),
-        (ON_CPU, replace(ENGINE, gpus=0.0, in_learner=True), DeviceGroup(1, 1, 1)),
-        (LEARNER, replace(ENGINE, gpus=0.0, in_learner=True), DeviceGroup(1, 0, 0)),
-        (ON_CPU, ENGINE, DeviceGroup(1, 1, 0)),
-        (LEARNER, replace(ENGINE, evaluation=replace(ENGINE, number=2, gpus=0.0)), DeviceGroup(1, 0, 0, 2)),
-    ],
-)
-def test_what_is_on_the_cpu(learners, engines, group):
-    assert cpu_group(learners, engines) == group
 
 
 @pytest.mark.parametrize(
