@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import shutil
@@ -14,7 +13,7 @@ from transformers import AutoTokenizer
 from rllib_arpo import connectors
 from rllib_arpo.envs.worlds.verifiers import write_rows
 from tests.helpers.api_agents import adder, framework, process
-from tests.helpers.models import byte_tokenizer, tiny_model
+from tests.helpers.models import byte_tokenizer
 from tests.helpers.other_python import free_port, python_with, running
 from tests.helpers.safe import Safe
 
@@ -35,37 +34,6 @@ def test_a_class_trains_and_forks_by_copy(trains, tmp_path):
     assert sorted(tree.question_id for tree in trained.trees) == ["safes/0", "safes/0", "safes/1", "safes/1"]
     forks = [t for tree in trained.trees for t in tree.trajectories if "." in t.agent_id]
     assert forks and {t.stop_reason.name for t in forks} <= {"ANSWER", "TOOL_CALL_LIMIT"}
-
-
-@pytest.mark.slow
-def test_the_same_class_takes_a_step_in_trls_trainer(tmp_path, monkeypatch):
-    trl = pytest.importorskip("trl", reason="TRL is not installed: whether it takes the same class is not tried.")
-    datasets = pytest.importorskip("datasets")
-    if "environment_factory" not in inspect.signature(trl.GRPOTrainer).parameters:
-        pytest.skip(f"TRL {trl.__version__} has no environment_factory.")
-    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
-    model = tiny_model(tmp_path / "model", "qwen3")
-    tokenizer = byte_tokenizer()
-    tokenizer.chat_template = trl_template(trl)
-    tokenizer.save_pretrained(model)
-    rows = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in ROWS]
-    args = trl.GRPOConfig(
-        str(tmp_path), per_device_train_batch_size=2, num_generations=2, max_completion_length=8, max_steps=1,
-        report_to=[], use_cpu=True, bf16=False, save_strategy="no",
-    )  # fmt: skip
-    trainer = trl.GRPOTrainer(
-        model, args=args, train_dataset=datasets.Dataset.from_list(rows), processing_class=tokenizer,
-        environment_factory=Safe,
-    )  # fmt: skip
-    assert [tool.__name__ for tool in trainer.tools] == ["turn"]
-    trainer.train()
-    assert (trainer.state.global_step, trainer.reward_func_names) == (1, ["Safe"])
-    assert {environment.code for environment in trainer.environments} <= {"12", "21"}
-
-
-def trl_template(trl) -> str:
-    """TRL's own template of Qwen3, which its trainer knows how to read."""
-    return (Path(trl.__file__).parent / "chat_templates" / "qwen3.jinja").read_text()
 
 
 WORDS = ("two", "three", "five")

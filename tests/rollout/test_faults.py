@@ -1,129 +1,36 @@
-"""Tools and engines that fail: every question has its M trajectories with named endings, or its cause is reported."""
+"""Environments and engines that fail: every question has its M trajectories with named endings, or a cause is told."""
 
 import asyncio
 import contextlib
 import itertools
-import os
 import re
-import signal
 import time
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import ClassVar
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rllib_arpo.core.figures import examined_nodes, tool_calls
+from rllib_arpo.core.figures import examined_nodes
 from rllib_arpo.core.token_counts import all_path_tokens
 from rllib_arpo.core.tree import StopReason
-from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
+from rllib_arpo.engine.scripted_engine import ScriptedReply
 from rllib_arpo.envs.errors import ContractError, DataError, ForkRefused
 from rllib_arpo.envs.forkable_env import INFO_STEP, StepInfo
-from rllib_arpo.envs.sandbox.backends import LocalBackend
-from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.tools.registry import TOOLS
-from rllib_arpo.envs.tools.tool import Tool, ToolResult
 from rllib_arpo.rollout.messages import QuestionRef, question_refs
-from rllib_arpo.rollout.question_loop import QuestionLoop, SampledQuestion
-from tests.helpers.models import byte_tokenizer
+from rllib_arpo.rollout.question_loop import QuestionLoop
 from tests.helpers.scripted_env import ANSWER, PROMPT, TOOL, ScriptedEnv, in_question
 from tests.helpers.scripts import in_turn, scripted_engine
 from tests.helpers.trees import endings
 from tests.rollout.conftest import VOCAB_SIZE, ended, settings
-
-QUESTIONS, M = 6, 4
-REPLIES = ("<flaky> 1 </flaky>", "<python> 1 + 1 </python>", "<answer> \\boxed{2} </answer>")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FlakyTool(Tool):
-    """`fault`: "throws" (a bug), "" (works)."""
-
-    name: ClassVar[str] = "flaky"
-    fault: str = ""
-    timeout_s: float = 0.2
-    max_result_tokens: int = 100
-
-    async def __call__(self, argument):
-        if self.fault == "throws":
-            raise ZeroDivisionError("a bug in the tool")
-        return ToolResult("fine")
-
-
-@pytest.fixture
-def sample(tmp_path, monkeypatch):
-    """sample(fault, script, during) -> QUESTIONS questions, two at a time; without a script the policy is random."""
-    monkeypatch.setitem(TOOLS, "flaky", FlakyTool)
-    tokenizer = byte_tokenizer()
-    tokenizer.save_pretrained(tmp_path)
-    replies = [tokenizer.encode(text, add_special_tokens=False) for text in REPLIES]
-
-    def run(fault="", script=None, during=lambda: None):
-        tools = {"flaky": {"fault": fault}, "python": {"packages": [], "time_limit_s": 5.0}}
-        env_config = {"model_name_or_path": str(tmp_path), "task": "arithmetic", "tools": tools, "max_tool_calls": 6}
-        policy = RandomPolicy(len(tokenizer), replies=replies)
-        engine = scripted_engine(script or policy.reply, vocab_size=len(tokenizer))
-        sampled: list[SampledQuestion] = []
-        config = settings(num_rollouts=M, num_initial_rollouts=2, max_context_tokens=4096, max_response_tokens=2000)
-        with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
-            envs = [ToolEnv(env_config) for _ in range(2)]
-            loop.submit(question_refs(range(QUESTIONS)), envs, config)
-            while loop.in_flight:
-                sampled += loop.take()
-                during()
-        return sampled
-
-    return run
-
-
-def all_endings(sampled) -> Counter:
-    """After checking that every question has M trajectories and that its counts add up."""
-    assert sorted(q.number for q in sampled) == list(range(QUESTIONS))
-    for question in sampled:
-        assert len(question.tree.trajectories) == M == 2 + top_ups(question) + len(question.tree.forks())
-        assert len(question.episode.agent_episodes) == M
-    return Counter(reason for q in sampled for reason in endings(q.tree))
 
 
 def top_ups(question) -> int:
     return sum(trajectory.topped_up for trajectory in question.tree.trajectories)
 
 
-def calls(sampled, name: str) -> Counter:
-    return Counter(call.status for q in sampled for call in tool_calls(q.tree) if call.name == name)
-
-
-def test_a_tool_that_throws_ends_its_trajectory_only(sample):
-    sampled = sample("throws")
-    counts = all_endings(sampled)
-    errors = [error for question in sampled for error in question.errors]
-    assert counts[StopReason.ERROR] == len(errors) > 0
-    assert counts[StopReason.ANSWER] > 0
-    assert {(e.tool, e.kind, e.text) for e in errors} == {("flaky", "ZeroDivisionError", "a bug in the tool")}
-    assert f"{Path(__file__).name}, line " in str(errors[0])
-
-
-def test_a_tool_process_that_is_killed_again_and_again_comes_back(sample):
-    killed = []
-
-    def kill():
-        pid = LocalBackend(packages=()).server().pid
-        if pid is not None and pid not in killed:
-            killed.append(pid)
-            with contextlib.suppress(ProcessLookupError):  # It has just ended by itself.
-                os.kill(pid, signal.SIGKILL)
-
-    sampled = sample(during=kill)
-    all_endings(sampled)
-    assert len(killed) >= 2
-    assert sum(calls(sampled, "python").values()) > 10
-
-
 @pytest.mark.parametrize("kind", [RuntimeError, TimeoutError])
-def test_an_engine_that_dies_in_mid_tree_ends_the_loop_at_once(sample, kind):
+def test_an_engine_that_dies_in_mid_tree_ends_the_loop_at_once(kind):
     requests = itertools.count()
 
     def dies(_request, _times_asked):
@@ -132,7 +39,7 @@ def test_an_engine_that_dies_in_mid_tree_ends_the_loop_at_once(sample, kind):
         return ScriptedReply([20, ANSWER])
 
     with pytest.raises(RuntimeError, match="the engine died"):
-        sample(script=dies)
+        ended(dies, VOCAB_SIZE, range(6), [ScriptedEnv() for _ in range(2)], settings(num_rollouts=4))
 
 
 def test_requests_that_a_deadline_cuts_off_leave_the_engine_while_the_loop_goes_on():
