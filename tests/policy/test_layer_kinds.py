@@ -41,7 +41,7 @@ def error(got, want) -> float:
 
 
 @pytest.mark.usefixtures("a_block_per_chain", "float64_casts")
-@pytest.mark.parametrize("architecture", [*WINDOWED, *WITH_STATES])
+@pytest.mark.parametrize("architecture", WITH_STATES)
 def test_in_fp32_trees_are_as_near_to_float64_as_paths(tiny_folder, long_pass, architecture):
     folder, coefficients = tiny_folder(architecture), random_coefficients(long_pass, torch.float32)
     got = packed_computation(make_module(folder), long_pass, coefficients)
