@@ -1,6 +1,5 @@
 """The scripted engine in tool environments: its calls are valid, its answers are read, and its numbers add up."""
 
-
 import numpy as np
 import pytest
 
