@@ -17,6 +17,7 @@ from rllib_arpo import AEPOConfig, ARPOConfig, DAPOConfig, GRPOConfig, Reinforce
         (
             AEPOConfig,
             {
+                "branch_width": 1,
                 "pre_monitoring_sensitivity": 1.0,
                 "consecutive_fork_penalty": 0.2,
                 "record_entropies": "all",
@@ -24,7 +25,10 @@ from rllib_arpo import AEPOConfig, ARPOConfig, DAPOConfig, GRPOConfig, Reinforce
                 "entropy_advantage_coeff": 0.2,
             },
         ),
-        (TreeGRPOConfig, {"branching": "always", "budget_allocation": "random_over_tree", "baseline": "tree"}),
+        (
+            TreeGRPOConfig,
+            {"branching": "always", "branch_width": 1, "budget_allocation": "random_over_tree", "baseline": "tree"},
+        ),
     ],
 )
 def test_what_differs_from_arpo_key_by_key_and_whose_configuration_it_is(config_class, expected):

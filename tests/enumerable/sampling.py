@@ -37,15 +37,15 @@ MAX_OUTCOMES = 20_000
 
 
 def rollout_settings(config: ARPOConfig | None = None, **keywords) -> RolloutSettings:
-    """The settings of a config (`ARPOConfig`) with k = 1, N = 2 and tau = 0.5.
+    """The settings of a config (`ARPOConfig`) with k = 1, N = 2, tau = 0.5 and one child a fork.
 
     Args:
         keywords: of `adaptive_rollout`, and `rollout_reference`.
     """
     config = config or ARPOConfig()
     defaults = {"num_rollouts": UNLIMITED, "num_initial_rollouts": 2, "entropy_window": 1, "branch_threshold": 0.5}
-    # On a busy machine a deadline would be an outcome.
-    keywords = defaults | {"question_deadline_s": 1e6} | keywords
+    # On a busy machine a deadline would be an outcome; "wide" would divide the unlimited budget.
+    keywords = defaults | {"question_deadline_s": 1e6, "branch_width": 1} | keywords
     reference = keywords.pop("rollout_reference", NO_HISTORY)
     return RolloutSettings.from_config(config.adaptive_rollout(**keywords), explore=True, rollout_reference=reference)
 
