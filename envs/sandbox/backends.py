@@ -39,14 +39,6 @@ os._exit(exit_code)
 _GRACE_S = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of one call: wall seconds, and MiB of memory beyond the interpreter's."""
-
-    time_s: float
-    memory_mb: int
-
-
 class Backend(ABC):
     """Runs programs; a dataclass whose fields are its configuration. Cheap to make: its resources are shared.
 
@@ -59,8 +51,12 @@ class Backend(ABC):
         return None
 
     @abstractmethod
-    async def run(self, code: str, history: Sequence[str], limits: Limits) -> WorkerReply:
+    async def run(self, code: str, history: Sequence[str], time_s: float, memory_mb: int) -> WorkerReply:
         """Runs `history` without showing its output, then `code`, in a fresh interpreter.
+
+        Args:
+            time_s: wall seconds of each of them.
+            memory_mb: MiB of memory beyond the interpreter's.
 
         Raises:
             TransientToolError: a repetition may help.
@@ -94,8 +90,8 @@ class LocalBackend(LocalOptions, Backend):
     def prepare(self) -> None:
         self.server().start()
 
-    async def run(self, code: str, history: Sequence[str], limits: Limits) -> WorkerReply:
-        return await self.server().run(code, limits.time_s, limits.memory_mb, history)
+    async def run(self, code: str, history: Sequence[str], time_s: float, memory_mb: int) -> WorkerReply:
+        return await self.server().run(code, time_s, memory_mb, history)
 
     def server(self) -> ForkServer:
         visible = WARM_UPS.keys() if self.unsafe else import_names(self.packages)
@@ -119,14 +115,13 @@ class SandboxFusionBackend(Backend):
         if not self.url.startswith(("http://", "https://")):
             raise ValueError("The back-end sandbox_fusion needs backend_options={'url': 'http://...'}, its server.")
 
-    async def run(self, code: str, history: Sequence[str], limits: Limits) -> WorkerReply:
-        time_s = (1 + len(history)) * limits.time_s
+    async def run(self, code: str, history: Sequence[str], time_s: float, memory_mb: int) -> WorkerReply:
         body = await self._post(
             {
                 "code": _whole_program(code, history),
                 "language": "python",
-                "run_timeout": time_s,
-                "memory_limit_MB": limits.memory_mb,
+                "run_timeout": (1 + len(history)) * time_s,
+                "memory_limit_MB": memory_mb,
             }
         )
         try:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from rllib_arpo.core.tree import ToolStatus
-from rllib_arpo.envs.sandbox.backends import BACKENDS, Backend, Limits, LocalOptions
+from rllib_arpo.envs.sandbox.backends import BACKENDS, Backend, LocalOptions
 from rllib_arpo.envs.sandbox.fork_server import CallStatus, WorkerReply
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, with_attempts
@@ -94,8 +94,7 @@ class PythonTool(Tool, LocalOptions):
 
     async def run(self, code: str, history: tuple[str, ...] = ()) -> WorkerReply:
         """Runs a program after the earlier ones of a session."""
-        limits = Limits(self.time_limit_s, self.memory_mb)
-        return await self._backend().run(code, history, limits)
+        return await self._backend().run(code, history, self.time_limit_s, self.memory_mb)
 
     def result_of(self, reply: WorkerReply) -> ToolResult:
         """A reply of the back-end as the model reads it."""

@@ -110,7 +110,7 @@ class EchoBackend:
 
     prepare = check
 
-    async def run(self, code, history, limits):
+    async def run(self, code, history, time_s, memory_mb):
         return WorkerReply(CallStatus.OK, code)
 
 
