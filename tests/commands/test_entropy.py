@@ -35,22 +35,6 @@ def test_two_tasks_with_the_scripted_engine(model_folder, tmp_path, capsys):
     assert [task["task"] for task in summary["tasks"]] == ["arithmetic", "trails"]
 
 
-@pytest.mark.slow
-def test_the_same_command_asks_nothing_again_and_other_settings_are_refused(
-    model_folder, tmp_path, monkeypatch, capsys
-):
-    command = entropy_command(model_folder, tmp_path / "out", limit="2")
-    assert commands.main(command) == 0
-    monkeypatch.setattr(runner, "make_engine", lambda *_args: pytest.fail("an engine was started"))
-    assert commands.main(command) == 0
-    capsys.readouterr()
-    assert commands.main([*command, "--samples", "2"]) == 2
-    assert (
-        "tools arithmetic with samples=4, not 2: use the old setting, or name another --output."
-        in capsys.readouterr().err
-    )
-
-
 def test_a_model_that_calls_no_tool(model_folder, tmp_path, capsys):
     engine = json.dumps({"vocab_size": 259, "replies": [[65, 66]]})
     assert commands.main(entropy_command(model_folder, tmp_path, engine_kwargs=engine, limit="3")) == 0

@@ -13,8 +13,7 @@ from rllib_arpo.commands import run_command
 from rllib_arpo.evaluation import runner
 from rllib_arpo.evaluation.report import SUMMARY
 from rllib_arpo.record.question import RecordedQuestion
-from tests.evaluation.conftest import recorded, samples
-from tests.helpers.judge_server import honest, judge_server
+from tests.evaluation.conftest import recorded
 from tests.helpers.trees import assert_same
 
 NUM_QUESTIONS = 60
@@ -74,21 +73,3 @@ def sampled(question: RecordedQuestion) -> list:
     turns = [(one.turn.token_ids.tolist(), one.turn.observation.tolist(), one.text) for one in question.turns()]
     ends = [(t.agent_id, t.stop_reason, t.accuracy, t.format_valid) for t in question.tree.trajectories]
     return [question.tree.prompt.tolist(), ends, question.answers, question.tree.returns().tolist(), turns]
-
-
-def test_questions_that_a_broken_judge_ended_are_asked_again(command, tmp_path, capsys):
-    is_up = []
-
-    def endings() -> list[tuple[str, bool]]:
-        return [(sample.stop_reason, sample.accuracy == 1) for sample, _ in samples(tmp_path / "out")]
-
-    with judge_server(lambda message: honest(message) if is_up else 400) as server:
-        judge = {"base_url": server.url, "model": "m", "max_attempts": 1}
-        line = command("<answer> \\boxed{red} </answer>", tools={}, qa_metric="judge", judge=judge)
-        assert run_command("evaluate", line) == 0
-        assert endings() == [("broken_tool", False)] * 4
-        assert "Warning: some trajectories did not finish" in capsys.readouterr().out
-        is_up.append(True)
-        assert run_command("evaluate", line) == 0
-    assert endings() == [("answer", True)] * 4
-    assert "Warning" not in capsys.readouterr().out

@@ -23,8 +23,6 @@ from release.evidence.study import (
 from release.evidence.study_file import FOLDER, read_study
 from release.evidence.study_rows import COLUMNS, append_row, read_run, read_table, run_path, write_table
 from release.evidence.study_table import all_tables
-from tests.helpers.models import tiny_model
-from tests.helpers.parquet import parquet, row
 from tests.release.study_rows import STARTS, TEXT, make_row, write_run, write_study
 
 
@@ -243,39 +241,6 @@ def test_a_row_has_all_columns(tmp_path):
     rows = [make_row("a", 0, 0, 5, 0.5, delta=float("nan")), row]
     write_table(rows, table)
     assert read_table(table) == [rows[0] | {"delta": None}, row]
-
-
-REASONING = """
-recipe: tuned_examples.reasoning_arpo
-arguments: --model {model} --data {data} --python-backend unsafe --search-backend serper
-iterations: 2
-evaluate_every: 1
-seeds: [0]
-jobs: 1
-baseline: grpo
-accuracies_to_reach: []
-calls: 1
-arms: {{grpo: --algo GRPO, random: {{arguments: --branching random, fork_rate_of: arpo}}, arpo: ""}}
-"""
-
-
-def test_a_study_of_a_recipe_for_gpus_is_refused_only_for_these(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("SERPER_API_KEY", "key")
-    model = tiny_model(tmp_path / "model", "qwen2", max_position_embeddings=8192)
-    path = tmp_path / "my_study.yaml"
-    path.write_text(REASONING.format(model=model, data=parquet(tmp_path / "train.parquet", [row()])))
-    monkeypatch.setattr("release.evidence.study.process_of", lambda *_: pytest.fail("A run was started."))
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    monkeypatch.setattr("sys.argv", ["study", str(path), "--output", str(tmp_path / "rows")])
-    monkeypatch.setattr("rllib_arpo.validation.resources.machine_of_next_ray", lambda: {"CPU": 64})
-    capsys.readouterr()
-    assert main() == 1
-    error = capsys.readouterr().err
-    assert error.startswith("error: arm grpo: ") and error.count("\n") == 1
-    assert "8 GPUs in total" in error and "this machine has 0: " in error
-    monkeypatch.setattr("rllib_arpo.validation.resources.machine_of_next_ray", lambda: {"CPU": 64, "GPU": 8})
-    study = read_study(path)
-    check_arms(study, study.arms.values())
 
 
 @pytest.mark.slow

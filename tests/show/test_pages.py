@@ -178,10 +178,3 @@ def test_other_files_are_refused(tmp_path, capsys, metadata, fields, sentence):
     pq.write_table(pa.Table.from_pylist([], schema=pa.schema(fields, metadata=metadata)), path)
     assert main(["show", str(path), "--output", str(tmp_path / "pages")]) == 2
     assert capsys.readouterr().err == f"error: {path}: {sentence}\n"
-
-
-def test_a_file_that_is_not_parquet_is_named(tmp_path, capsys):
-    path = tmp_path / "other.parquet"
-    path.write_text("nothing")
-    assert main(["show", str(path), "--output", str(tmp_path / "pages")]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {path}: is not a parquet file (")
