@@ -1,7 +1,7 @@
 """A run with vLLM whose env runner has an engine in two worker processes.
 
-The engine's GPUs come from Ray, its numbers are those of an engine in one process. All tests use one start of the
-algorithm, in their order; the last one kills a worker.
+The engine's GPUs come from Ray, its numbers are those of the model. All tests use one start of the algorithm, in their
+order; the last one kills a worker.
 """
 
 import os
@@ -65,25 +65,18 @@ def parallel(algorithm) -> Callable[..., Any]:
     return call
 
 
-def two_waves(engine) -> dict:
-    """Six requests of one prompt and six of others, with windows that are shorter and longer."""
-    engine._llm.reset_prefix_cache()
+def test_log_probs_and_entropies_are_those_of_the_model(parallel, llama_folder):
+    """In two waves, with windows that are shorter and longer."""
     requests = [
         GenerationRequest(str(i), [*PROMPT[: 70 - 5 * (i % 6)], i], 4 + i, (1.0, 0.7, 0.0)[i % 3], (), i % 7, seed=i)
         for i in range(12)
     ]
-    return run(engine, *requests[:6]) | run(engine, *requests[6:])
-
-
-def test_generation_is_the_single_process_engines(parallel, engine):
-    doubles = parallel(two_waves)
-    for name, single in two_waves(engine).items():
-        double = doubles[name]
-        assert double.token_ids.tolist() == single.token_ids.tolist()
-        np.testing.assert_allclose(double.log_probs, single.log_probs, atol=1e-4)
-        np.testing.assert_allclose(double.entropies, single.entropies, atol=1e-4)
-        assert len(double.entropies) == min(int(name) % 7, len(double.token_ids))
-        assert (double.finish_reason, double.num_cached_tokens) == (single.finish_reason, single.num_cached_tokens)
+    finished = parallel(run, *requests[:6]) | parallel(run, *requests[6:])
+    for one in requests:
+        result = finished[one.request_id]
+        expected = reference(llama_folder, one.prompt_token_ids, result.token_ids, one.temperature or 1.0)
+        np.testing.assert_allclose(result.log_probs, expected[0], atol=1e-4)
+        np.testing.assert_allclose(result.entropies, expected[1][: one.entropy_window], atol=1e-4)
 
 
 def generate_with(engine, weights: dict[str, np.ndarray], version: int):
