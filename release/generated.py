@@ -2,8 +2,8 @@
 
     make generated
 
-A page gets the list NAME of `LISTS` below its line `<!-- list: NAME -->`, and `rllib_arpo/options/methods.py` the
-methods of `ARPOConfig`.
+A page gets the list NAME of `LISTS` below its line `<!-- list: NAME -->`, docs/cluster.md the table of nodes, and
+`rllib_arpo/options/methods.py` the methods of `ARPOConfig`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from release.cluster import nodes
 from rllib_arpo.core.metric import metric_lines
 from rllib_arpo.learner.metrics import NUM_ALARMS, UPDATE_METRICS
 from rllib_arpo.options.option import Method
@@ -107,8 +108,17 @@ def with_lists(text: str) -> str:
     return _LIST.sub(lambda found: "\n".join([f"<!-- list: {found[1]} -->", *LISTS[found[1]], ""]), text)
 
 
+_TABLE = re.compile(r"^<!-- table: nodes -->\n(?:\|.*\n)*", re.MULTILINE)
+
+
+def with_table(text: str) -> str:
+    """The page with its table written anew."""
+    return _TABLE.sub("\n".join(["<!-- table: nodes -->", *nodes.table(), ""]), text)
+
+
 #: File -> the function that turns its text into the new one.
 GENERATED: dict[str, Callable[[str], str]] = {
+    "docs/cluster.md": with_table,
     "docs/watch.md": with_lists,
     "docs/settings.md": with_lists,
     "rllib_arpo/options/methods.py": methods_file,

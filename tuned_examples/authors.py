@@ -23,7 +23,6 @@ The update
   - We take the mean over the tokens of a minibatch. They take it over each pass and GPU, and then over these means.
   - We accept a prompt that is too long, with a shorter response. Such a prompt ends their run.
 The run
-  - We give four GPUs to the learners and four to the engines. They use all eight in turns.
   - Five epochs of deep search are 40 updates of 128 questions, and two epochs of reasoning are 156. They leave out the
     rest of each epoch; we fill the batch with questions of the next epoch.
   - We also stop at the mean reward `--stop-reward`.
@@ -75,27 +74,28 @@ MAX_EVALUATED = 203
 STOP_REWARD = 0.6
 #: The authors save and evaluate every five iterations.
 CHECKPOINT_FREQUENCY = 5
+#: Of a node.
+NUM_GPUS = 8
 #: The value of `--python-backend` for the local back-end without its sandbox.
 UNSAFE = "unsafe"
 
 
-def gpu_recipe_parser(num_learners: int, num_env_runners: int, stop_iters: int) -> argparse.ArgumentParser:
-    """The command line of a recipe on parquet data; each learner and each env runner gets one GPU.
+def gpu_recipe_parser(stop_iters: int) -> argparse.ArgumentParser:
+    """The command line of a recipe on parquet data; eight GPUs have a learner and an engine each.
 
     Args:
-        num_learners, num_env_runners: defaults.
         stop_iters: the default of --stop-iters.
     """
     parser = recipe_parser(
-        STOP_REWARD, stop_iters, num_learners=num_learners, num_env_runners=num_env_runners,
-        num_envs_per_env_runner=32, num_gpus_per_learner=1.0, max_failures=3, checkpoint_freq=CHECKPOINT_FREQUENCY,
+        STOP_REWARD, stop_iters, num_learners=NUM_GPUS, num_env_runners=NUM_GPUS, num_envs_per_env_runner=32,
+        num_gpus_per_learner=0.1, max_failures=3, checkpoint_freq=CHECKPOINT_FREQUENCY,
     )  # fmt: skip
     _add_questions(parser)
     parser.add_argument(
         "--num-gpus-per-env-runner",
         type=float,
-        default=1.0,
-        help="a fraction shares the GPU; on several GPUs each holds a part of the model",
+        default=0.9,
+        help="a fraction shares the GPU; on several GPUs each holds a part of the model (default: 0.9)",
     )
     parser.add_argument("--max-response-tokens", type=int, help="of a trajectory; default: the recipe's")
     parser.add_argument(

@@ -18,8 +18,7 @@ authors' answers do.
 `--algo`, `--python-backend`, checkpoints, `--resume` and the model at the end work as in `reasoning_arpo.py`, and
 `authors.py` lists the differences to the authors' runs.
 
-Hardware: 8 GPUs of 80 GB, for four learners and four engines. Training keeps 16 bytes a parameter (fp32 weights,
-gradients and two Adam moments), 131 GB, and FSDP2 gives each learner a quarter of them.
+Hardware: 8 GPUs of 80 GB. Learners and engines share them as in `reasoning_arpo.py`, which also names separate GPUs.
 
 A run stops at a mean reward of 0.6 per trajectory or after 40 iterations, which are five epochs of hard_search_1k
 (1,071 questions). Nobody has measured this recipe: it needs 8 GPUs.
@@ -40,9 +39,9 @@ from tuned_examples.authors import (
     gpu_recipe_parser,
 )
 
-parser = add_deep_search_args(gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=DEEP_SEARCH_ITERATIONS))
-# A GPU's KV cache has room for 31 trajectories of the greatest length (`rllib-arpo doctor`): about four questions.
-parser.set_defaults(num_envs_per_env_runner=4)
+parser = add_deep_search_args(gpu_recipe_parser(stop_iters=DEEP_SEARCH_ITERATIONS))
+# A GPU's KV cache has room for 33 trajectories of 7,000 tokens (`rllib-arpo doctor`), some of which wait for a tool.
+parser.set_defaults(num_envs_per_env_runner=3)
 
 
 def make_model(args) -> str:

@@ -21,9 +21,13 @@ Training starts from a cold-started model: first fine-tune one of these on tool-
 The cold start of the 3B model needs one GPU of 80 GB. Those of 7B and 8B need several GPUs (`accelerate launch
 --num_processes 8 -m rllib_arpo cold-start --fsdp ...`) or a LoRA (`--lora-rank 64`).
 
-Hardware: 8 GPUs of the size above, for four learners and four engines. Training keeps 16 bytes a parameter (fp32
-weights, gradients and two Adam moments), and FSDP2 gives each learner a quarter of them. To try things out, one GPU is
-enough. Engine and learner share it, and the engine sleeps during updates, which is slow:
+Hardware: 8 GPUs of the size above. Each has a learner and an engine, which sleeps during updates. Training keeps 16
+bytes a parameter (fp32 weights, gradients and two Adam moments), and FSDP2 gives each learner an eighth of them. With
+separate GPUs half of them wait for the other half, but an engine may have several:
+
+    --num-learners 4 --num-gpus-per-learner 1 --num-env-runners 4 --num-gpus-per-env-runner 1
+
+To try things out, one GPU is enough:
 
     --num-learners 0 --num-gpus-per-learner 0.5 --num-env-runners 1 --num-gpus-per-env-runner 0.5
 
@@ -56,7 +60,7 @@ from rllib_arpo import ARPOConfig
 from rllib_arpo.recipes import run_recipe, run_terminal
 from tuned_examples.authors import REASONING_ITERATIONS, authors_config, gpu_recipe_parser
 
-parser = gpu_recipe_parser(num_learners=4, num_env_runners=4, stop_iters=REASONING_ITERATIONS)
+parser = gpu_recipe_parser(stop_iters=REASONING_ITERATIONS)
 
 
 def make_model(args) -> str:

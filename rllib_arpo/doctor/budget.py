@@ -11,13 +11,14 @@ from rllib_arpo.doctor.seconds import counted, seconds_text
 from rllib_arpo.engine.memory import EngineNeed, EngineShape, Term, engine_need, engine_weights
 from rllib_arpo.learner.memory_budget import LearnerShape, learner_need
 from rllib_arpo.learner.placement import (
-    SHARES_OF_PAIRS,
     DeviceGroup,
     cpu_group,
     decide_checkpointing,
     gpu_groups,
     needed_on,
     num_gpus,
+    refused_shares,
+    wanted_shares,
 )
 from rllib_arpo.learner.run_shapes import engine_shape, learner_shape
 from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
@@ -108,7 +109,7 @@ def budget_text(run: Run, on_gpu: int | None) -> str:
     if run.engine.evaluation is not None:
         lines += _engine_lines(run, run.engine.evaluation, on_gpu, " for evaluation")
     engine = _engine_need(run, run.engine, on_gpu)
-    if run.learner.gpus and engine is not None:
+    if run.learner.gpus and engine is not None and engine.trajectories:
         lines.append(seconds_text(run, engine))
     return "\n".join(lines)
 
@@ -186,12 +187,13 @@ def _check(fits: bool, name: str, found: str, advice: str) -> Check:
 
 
 def _number(run: Run, memory: Memory, given_gb: float | None) -> Check:
+    shares = [share for _, share in wanted_shares(run.learner, run.engine)]
+    if refusal := refused_shares(shares, run.learner.number):
+        return Check(Mark.MISSING, "GPUs", refusal)
     wanted, here = num_gpus(run.learner, run.engine), len(memory.gpus)
     if given_gb is not None:
         return Check(Mark.OK, "GPUs", f"the run takes {wanted}, here assumed to have {size(given_gb * 1e9)} each")
     advice = "Lower num_gpus_per_*, or compare with another machine's GPUs: --gpu-memory-gb 80."
-    if 0 < run.learner.gpus < 1 < run.learner.number:
-        advice = f"{SHARES_OF_PAIRS[0].upper()}{SHARES_OF_PAIRS[1:]}."
     return _check(here >= wanted, "GPUs", f"the run takes {wanted}, and this machine has {here}", advice)
 
 
@@ -199,8 +201,6 @@ def _group(group: DeviceGroup, run: Run, engine: EngineNeed, on_gpu: int) -> Che
     """The check of GPUs that have the same users."""
     learner, name = learner_need(run.model, run.learner), counted(group.number, "GPU")
     needed, found = _needed(group, run, engine, on_gpu)
-    if group.learners > 1:
-        return Check(Mark.MISSING, name, found, f"NCCL refuses several learners on one GPU: {SHARES_OF_PAIRS}.")
     if needed > on_gpu:
         each_fits_alone = (group.engines or group.evaluating) and group.learners * learner.peak <= on_gpu
         return Check(Mark.MISSING, name, found, _SMALLER_ENGINE if each_fits_alone else _SMALLER_LEARNER)

@@ -67,7 +67,7 @@ from rllib_arpo.learner.passes import (
     subtract_kl_to_go,
 )
 from rllib_arpo.learner.run_shapes import decide_here
-from rllib_arpo.learner.sharding import SHARDINGS, NonFiniteLossError, gather_names
+from rllib_arpo.learner.sharding import SHARDINGS, NonFiniteLossError, gather_names, refuse_shared_gpus
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
 from rllib_arpo.policy.causal_lm import weights_will_come
 from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES, BaseModel
@@ -118,6 +118,9 @@ class ARPOTorchLearner(TorchLearner):
     @override(TorchLearner)
     def _make_module(self) -> MultiRLModule:
         """Distributes the parameters before the optimizer is made, since the optimizer must hold the final tensors."""
+        if self.distributed and (gpu := self._gpu()):
+            store = dist.distributed_c10d._get_default_store()
+            refuse_shared_gpus(gpu, store, self._rank, dist.get_world_size())
         self._sharding = SHARDINGS[self.config.sharding](self._device, self.distributed)
         with self._first_reads():
             module = Learner._make_module(self)
@@ -131,6 +134,10 @@ class ARPOTorchLearner(TorchLearner):
             if layers:
                 module[DEFAULT_MODULE_ID].checkpoint_layers(layers)
         return module
+
+    def _gpu(self) -> str:
+        """The name of this learner's GPU, the same in every process and container; empty without one."""
+        return str(torch.cuda.get_device_properties(self._device).uuid) if self._device.type == "cuda" else ""
 
     @contextmanager
     def _first_reads(self) -> Iterator[None]:

@@ -2,8 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from rllib_arpo.engine.memory import EngineNeed, EngineShape, engine_need
 from rllib_arpo.learner.memory_budget import LearnerNeed, LearnerShape, learner_need
@@ -15,6 +16,9 @@ SHARES_OF_PAIRS = (
     "to share GPUs in pairs set num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env "
     "runners as learners"
 )
+#: Why several learners cannot share GPUs in the way that a configuration says (`refused_shares`).
+TWO_LEARNERS = f"Ray would put several learners on one GPU, which NCCL refuses; {SHARES_OF_PAIRS}"
+TWO_ENGINES = f"Ray would put several engines on one GPU, and learners on others; {SHARES_OF_PAIRS}"
 #: Activations are kept while they fill at most this part of the memory. The margin is larger than the budget's: a run
 #: that does not fit fails, whereas computing layers again only costs a forward pass.
 FILLED = 0.8
@@ -56,17 +60,27 @@ def place_on_gpus(shares: Iterable[float]) -> list[list[int]]:
     return placed
 
 
+def refused_shares(shares: Sequence[float], learners: int) -> str | None:
+    """Why several learners cannot have these shares of GPUs, beside the engines before them; None if they can.
+
+    Ray serves the shares in their order. So it puts engines with at most half of a GPU side by side, and learners with
+    more than half each need a GPU that no engine has.
+    """
+    if learners < 2 or not shares[-1]:
+        return None
+    placed = place_on_gpus(shares)
+    if len(set(chain.from_iterable(placed[-learners:]))) < learners:
+        return TWO_LEARNERS
+    of_pairs = max(learners, sum(share > 0 for share in shares[:-learners]))
+    return TWO_ENGINES if max(shares) < 1 and len(set(chain.from_iterable(placed))) > of_pairs else None
+
+
 def gpu_groups(learner: LearnerShape, engine: EngineShape) -> list[DeviceGroup]:
     """The GPUs of a run, as Ray assigns them.
 
-    RLlib asks for the env runners' GPUs first, then for evaluation's, then for the learners'. A learner in the main
-    process comes before all of them, and an engine in its process does not take a GPU of its own.
+    An engine in the learner's process does not take a GPU of its own.
     """
-    wanted = [("engines", engine.gpus)] * engine.separate
-    if engine.evaluation is not None:
-        wanted += [("evaluating", engine.evaluation.gpus)] * engine.evaluation.separate
-    learners = [("learners", learner.gpus)] * learner.number
-    wanted = wanted + learners if learner.remote else learners + wanted
+    wanted = wanted_shares(learner, engine)
     users: dict[int, Counter[str]] = {}
     for (kind, _), numbers in zip(wanted, place_on_gpus(share for _, share in wanted), strict=True):
         for number in numbers:
@@ -75,6 +89,19 @@ def gpu_groups(learner: LearnerShape, engine: EngineShape) -> list[DeviceGroup]:
         next(user for user in users.values() if user["learners"])["engines"] += 1
     groups = Counter((user["learners"], user["engines"], user["evaluating"]) for user in users.values())
     return [DeviceGroup(number, *key) for key, number in groups.items()]
+
+
+def wanted_shares(learner: LearnerShape, engine: EngineShape) -> list[tuple[str, float]]:
+    """(kind of user, its share of a GPU), in the order in which Ray gives GPUs out.
+
+    RLlib asks for the env runners' GPUs first, then for evaluation's, then for the learners'. A learner in the main
+    process comes before all of them.
+    """
+    wanted = [("engines", engine.gpus)] * engine.separate
+    if engine.evaluation is not None:
+        wanted += [("evaluating", engine.evaluation.gpus)] * engine.evaluation.separate
+    learners = [("learners", learner.gpus)] * learner.number
+    return wanted + learners if learner.remote else learners + wanted
 
 
 def cpu_group(learner: LearnerShape, engine: EngineShape) -> DeviceGroup:

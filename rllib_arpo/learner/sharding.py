@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from rllib_arpo.learner.placement import SHARES_OF_PAIRS
 from rllib_arpo.policy.sharded_state import part_of_first
 
 if TYPE_CHECKING:
@@ -50,6 +51,28 @@ def gather_names(names: list[str], distributed: bool) -> list[str]:
     gathered: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(gathered, names)
     return [name for of_rank in gathered for name in of_rank]
+
+
+def refuse_shared_gpus(own: str, store: dist.Store, rank: int, number: int) -> None:
+    """Compares the GPUs of all learners before they send each other anything, which NCCL would refuse or hang in.
+
+    Args:
+        own: the name of this learner's GPU, which no other GPU has.
+        store: what all learners can read and write.
+
+    Raises:
+        ValueError: two learners have the same GPU; all of them raise.
+    """
+    store.set(f"gpu/{rank}", own)
+    learners: dict[str, int] = {}
+    for learner in range(number):
+        gpu = store.get(f"gpu/{learner}").decode()
+        if gpu in learners:
+            raise ValueError(
+                f"Learners {learners[gpu]} and {learner} have the same GPU, {gpu}, which NCCL refuses; "
+                f"{SHARES_OF_PAIRS}."
+            )
+        learners[gpu] = learner
 
 
 class Replicas:

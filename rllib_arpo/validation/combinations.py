@@ -7,10 +7,10 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.core.branching import BRANCHING_RULES, rules_with
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
-from rllib_arpo.learner.placement import SHARES_OF_PAIRS
+from rllib_arpo.learner.placement import TWO_ENGINES, TWO_LEARNERS, refused_shares
 from rllib_arpo.options.option import Need
 from rllib_arpo.options.tables import OPTIONS
-from rllib_arpo.validation.resources import gpus_of_learners
+from rllib_arpo.validation.resources import gpu_shares
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.transports import transfer_refusals
 
@@ -27,9 +27,14 @@ NEEDS_OF_RLLIB = {
         {"shuffle_batch_per_epoch": True, "questions_per_minibatch": 128},
     ),
     "num_gpus_per_learner": Need(
-        f"Ray would put several of the {{num_learners}} learners on one GPU, which NCCL refuses; {SHARES_OF_PAIRS}",
-        lambda c: c.num_learners < 2 or c.num_gpus_per_learner == 0 or len(set(gpus_of_learners(c))) >= c.num_learners,
+        TWO_LEARNERS,
+        lambda c: refused_shares(gpu_shares(c), c.num_learners) != TWO_LEARNERS,
         {"num_learners": 2, "num_gpus_per_learner": 0.5},
+    ),
+    "num_gpus_per_env_runner": Need(
+        TWO_ENGINES,
+        lambda c: refused_shares(gpu_shares(c), c.num_learners) != TWO_ENGINES,
+        {"num_learners": 2, "num_gpus_per_learner": 0.55, "num_env_runners": 2, "num_gpus_per_env_runner": 0.45},
     ),
 }
 

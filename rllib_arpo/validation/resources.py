@@ -32,10 +32,9 @@ def actor_bundles(config: AlgorithmConfig) -> list[dict[str, float]]:
     return [*_get_env_runner_bundles(config), *evaluating, *_get_learner_bundles(config)]
 
 
-def gpus_of_learners(config: AlgorithmConfig) -> list[int]:
-    """The numbers of the GPUs that the learners get on a single node, learner by learner."""
-    placed = place_on_gpus(bundle["GPU"] for bundle in actor_bundles(config))
-    return list(chain.from_iterable(placed[-config.num_learners :]))
+def gpu_shares(config: AlgorithmConfig) -> list[float]:
+    """The share of a GPU of each actor, in Ray's order, which ends with the learners."""
+    return [bundle["GPU"] for bundle in actor_bundles(config)]
 
 
 def check_cluster_resources(bundles: Sequence[Resources], strategy: str = "PACK") -> None:

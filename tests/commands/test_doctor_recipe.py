@@ -30,11 +30,12 @@ GPUS = replace(CPU, gpus=(84_987_740_160,) * 2)
 ONE_LEARNER = "--num-learners 0 --num-env-runners 1"
 ON_CPU = f"{ONE_LEARNER} --num-gpus-per-learner 0 --num-gpus-per-env-runner 0"
 SHARED = "--num-learners 0 --num-gpus-per-learner 0.5 --num-env-runners 2 --num-gpus-per-env-runner 0.25"
+APART = "--num-learners 4 --num-gpus-per-learner 1 --num-env-runners 4 --num-gpus-per-env-runner 1"
 PAIRS = "--num-learners 2 --num-env-runners 2"
 #: What is reported -> (the recipe's arguments, the machine, GB of a GPU that are given, further settings of training).
 CASES = {
-    "eight small GPUs": ("", CPU, 0.06, {}),
-    "GPUs of unknown size": ("", CPU, None, {}),
+    "eight small GPUs": (APART, CPU, 0.06, {}),
+    "GPUs of unknown size": (APART, CPU, None, {}),
     "eight large GPUs": ("", CPU, 80.0, {}),
     "two GPUs of this machine": (ONE_LEARNER, GPUS, None, {}),
     "a GPU that is shared": (SHARED, CPU, 80.0, {"gradient_checkpointing": False}),
@@ -94,10 +95,10 @@ def test_reports_are_those_of_the_file(model_folder):
 @pytest.mark.parametrize("before", [True, False])
 def test_the_command_prints_the_report_and_gives_a_status(model_folder, capsys, monkeypatch, before):
     monkeypatch.setattr("rllib_arpo.commands.doctor.memory_of_this_machine", lambda: CPU)
-    own, command = ["--gpu-memory-gb", "0.06"], [RECIPE, "--model", model_folder, "--data", "d.parquet"]
+    own, command = ["--gpu-memory-gb", "80"], [RECIPE, "--model", model_folder, "--data", "d.parquet"]
     assert run_command("doctor", [*own, *command] if before else [*command, *own]) == 0
     printed = capsys.readouterr().out.partition("\n\n")[2]
-    assert printed == whole_report(run_of(model_folder), CPU, 0.06)
+    assert printed == whole_report(run_of(model_folder), CPU, 80.0)
     assert run_command("doctor", command) == 1
 
 
@@ -153,10 +154,11 @@ def test_the_shape_of_a_mixture_has_all_experts(tmp_path):
     two of 64 and two of 32."""
     layer = 64 * 192 + 4 * 64 + 4 * 3 * 64 * 48 + 2 * 64 + 2 * 32
     sizes = (2, 64, 259, 2, 1, 32, 128)
-    mixture = ModelShape(2 * layer + 16_640, layer, 16_640, *sizes, experts_per_token=2, norms_heads=True)
+    mixture = ModelShape(2 * layer + 16_640, layer, 16_640, *sizes, 2, 2 * 2 * 3 * 64 * 48, norms_heads=True)
     assert model_shape(tiny_model(tmp_path / "one", "qwen3_moe")) == mixture
     sent_to_three = tiny_model(tmp_path / "three", "qwen3_moe", num_experts_per_tok=3)
-    assert model_shape(sent_to_three) == replace(mixture, intermediate_size=3 * 48, experts_per_token=3)
+    three = {"intermediate_size": 3 * 48, "experts_per_token": 3, "idle_parameters": 2 * 3 * 64 * 48}
+    assert model_shape(sent_to_three) == replace(mixture, **three)
 
 
 def test_a_trajectory_of_layers_with_a_state_has_one(tmp_path):
@@ -284,9 +286,10 @@ def test_seconds_by_hand(model_folder):
     lines = seconds_text(run, engine_need(model, engine, 80 * 10**9)).splitlines()
     # 8 x 600 / 2 / 4 x 7 ms; 6 x 10^9 x 16,000 / (989 x 10^12 x 0.37); 2 x 10^9 / (2.3 x 10^9).
     expected = ["4.2 s  rollout", "0.3 s  update", "0.9 s  new weights"]
+    assert lines[0].startswith("an iteration on H100s, 5 s: 2 questions x 4 trajectories")
     assert [line.split(":")[0].strip() for line in lines[1:4]] == expected
     again = replace(run, learner=replace(run.learner, checkpointing=True), steps=2)
-    # 8 x 10^9 x 16,000 / (989 x 10^12 x 0.29).
-    assert "0.4 s  update: 8 x 1,000,000,000 parameters x 16,000 tokens" in seconds_text(
-        again, engine_need(model, engine, 80 * 10**9)
-    )
+    again = replace(again, model=replace(model, parameters=10**10, idle_parameters=4 * 10**9))
+    # 8 x 6 x 10^9 x 16,000 / (989 x 10^12 x 0.29); attention: two layers x 64 x 2,000 tokens.
+    expected = "2.7 s  update: 8 x (6,000,000,000 parameters + 256,000 of attention) x 16,000 tokens"
+    assert expected in seconds_text(again, engine_need(model, engine, 80 * 10**9))

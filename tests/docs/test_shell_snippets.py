@@ -121,6 +121,17 @@ def docker(words: Sequence[str]) -> None:
     assert (REPOSITORY / words[words.index("-f") + 1]).is_file()
 
 
+def ray(words: Sequence[str]) -> None:
+    """Ray's own options are not parsed; `ray exec` runs a command of ours."""
+    [file] = [word for word in words if word.endswith(".yaml")]
+    assert (REPOSITORY / file).is_file()
+    if words[0] == "exec":
+        [command] = commands(words[-1])
+        PROGRAMS[command[0]](command[1:])
+    else:
+        assert words[0] == "up"
+
+
 def git(words: Sequence[str]) -> None:
     assert words[0] == "clone"
 
@@ -136,6 +147,7 @@ PROGRAMS: dict[str, Callable[[Sequence[str]], None]] = {
     "pytest": pytest_,
     "docker": docker,
     "hf": hf,
+    "ray": ray,
 }
 
 

@@ -1,16 +1,25 @@
-"""Where Ray really puts learners and engines that share GPUs; logical ones, which nothing computes on."""
+"""Where Ray really puts learners and engines that share GPUs; eight logical ones."""
+
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import ray
+from ray import tune
+from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.tune import PlacementGroupFactory
 from ray.util.placement_group import remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rllib_arpo import ARPO
-from rllib_arpo.learner.placement import place_on_gpus
+from rllib_arpo import ARPO, ARPOConfig
+from rllib_arpo.doctor.budget import budget_checks, read_run
+from rllib_arpo.doctor.checks import Check, Mark, Memory
+from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
+from rllib_arpo.learner.placement import TWO_ENGINES
 from rllib_arpo.validation.resources import actor_bundles
 from tests.helpers.clusters import own_ray
 from tests.helpers.configs import small_config
+from tests.helpers.idle_actors import gpus_here, start_idle
+from tests.learner.builders import SPACES, make_config
 
 pytestmark = pytest.mark.slow
 
@@ -18,54 +27,77 @@ pytestmark = pytest.mark.slow
 PLACED_S = 5.0
 
 
-@pytest.fixture(scope="module")
-def four_gpus():
-    with own_ray(num_cpus=2, num_gpus=4, log_to_driver=False):
+@pytest.fixture(scope="module", autouse=True)
+def eight_gpus() -> Iterator[None]:
+    with own_ray(num_cpus=2, num_gpus=8, log_to_driver=False):
         yield
 
 
-@ray.remote
-def gpus_here() -> list[int]:
-    return ray.get_gpu_ids()
-
-
-def placed_by_ray(factory: PlacementGroupFactory) -> list[list[int]] | None:
-    """The numbers of the GPUs of each bundle that has some; None if Ray does not place them."""
-    group = factory.to_placement_group()
-    try:
-        if not group.wait(PLACED_S):
-            return None
-        shares = [bundle.get("GPU", 0.0) for bundle in factory.bundles]
-        asked = [
-            gpus_here.options(
-                num_cpus=0, num_gpus=share, scheduling_strategy=PlacementGroupSchedulingStrategy(group, index)
-            ).remote()
-            for index, share in enumerate(shares)
-            if share
-        ]
-        return ray.get(asked, timeout=60)
-    finally:
-        remove_placement_group(group)
-
-
-def configured(model_folder: str, learner: float, env_runner: float, number: int = 4):
+def configured(model_folder: str, number: int, of_learner: float, of_engine: float) -> ARPOConfig:
     return (
         small_config(model_folder)
-        .learners(num_learners=number, num_cpus_per_learner=0.1, num_gpus_per_learner=learner)
-        .env_runners(num_env_runners=number, num_cpus_per_env_runner=0.1, num_gpus_per_env_runner=env_runner)
+        .learners(num_learners=number, num_cpus_per_learner=0.05, num_gpus_per_learner=of_learner)
+        .env_runners(num_env_runners=number, num_cpus_per_env_runner=0.05, num_gpus_per_env_runner=of_engine)
     )
 
 
-@pytest.mark.parametrize(("learner", "env_runner", "number"), [(0.1, 0.9, 4), (0.45, 0.55, 4), (0.55, 0.45, 2)])
-def test_ray_places_what_is_accepted(four_gpus, model_folder, learner, env_runner, number):
-    factory = ARPO.default_resource_request(configured(model_folder, learner, env_runner, number))
-    placed = placed_by_ray(factory)
-    assert placed == place_on_gpus([env_runner] * number + [learner] * number)
-    assert len({gpu for (gpu,) in placed[number:]}) == number
+@pytest.mark.parametrize(("learner", "engine", "numbers"), [
+    (0.1, 0.9, [2, 4, 8]), (0.45, 0.55, [4])
+])  # fmt: skip
+def test_each_gpu_gets_a_learner_and_an_engine(model_folder, tmp_path, learner, engine, numbers):
+    def wanted(split: dict[str, Any]) -> PlacementGroupFactory:
+        config = configured(model_folder, split["number"], learner, engine)
+        config.validate()
+        return ARPO.default_resource_request(config)
+
+    split = {"number": tune.grid_search(numbers), "learner": learner, "engine": engine}
+    trainable, one = tune.with_resources(start_idle, wanted), {"max_concurrent_trials": 1, "verbose": 0}
+    for trial in tune.run(trainable, config=split, storage_path=str(tmp_path), **one).trials:
+        placed = trial.last_result
+        assert len(set(placed["engine"])) == trial.config["number"]
+        assert sorted(placed["learner"]) == sorted(placed["engine"])
 
 
-def test_ray_does_not_place_what_is_refused(four_gpus, model_folder):
-    config = configured(model_folder, 0.55, 0.45)
-    with pytest.raises(ValueError, match=r"^Ray gives out 4 x 0.45, 4 x 0.55 of a GPU, in this order, and needs 6 "):
-        ARPO.default_resource_request(config)
-    assert placed_by_ray(PlacementGroupFactory(actor_bundles(config))) is None
+def test_what_ray_does_not_place_is_refused_in_one_sentence(model_folder):
+    config = configured(model_folder, 8, 0.55, 0.45)
+    with pytest.raises(ValueError) as raised:
+        config.validate()
+    assert str(raised.value) == f"num_gpus_per_env_runner=0.45: {TWO_ENGINES}."
+    run = read_run(config.language_model(engine="vllm", dtype="bfloat16", engine_kwargs={}))
+    eight = Memory(gpus=(80 * 10**9,) * 8, host=10**12, object_store=10**11)
+    for given_gb in (None, 80.0):
+        assert budget_checks(run, eight, given_gb)[0] == Check(Mark.MISSING, "GPUs", TWO_ENGINES)
+    group = PlacementGroupFactory(actor_bundles(config)).to_placement_group()
+    assert not group.wait(PLACED_S)
+    remove_placement_group(group)
+
+
+class TellsGPUs(RLlibCallback):
+    def on_train_result(self, *, algorithm: ARPO, result: dict[str, Any], **kwargs: Any) -> None:
+        result["engine"] = algorithm.env_runner_group.foreach_env_runner(lambda _: gpus_here(), local_env_runner=False)
+        result["learner"] = [answer.get() for answer in algorithm.learner_group.foreach_learner(lambda _: gpus_here())]
+
+
+def test_an_iteration_of_two_learners_beside_engines(model_folder, tmp_path):
+    config = configured(model_folder, 2, 0.1, 0.9).callbacks(TellsGPUs)
+    settings = {"storage_path": str(tmp_path), "stop": {"training_iteration": 1}, "verbose": 0}
+    placed = tune.run("ARPO", config=config, **settings).trials[0].last_result
+    assert len(set(map(tuple, placed["engine"]))) == 2
+    assert sorted(placed["learner"]) == sorted(placed["engine"])
+
+
+class OnLogicalGPUs(ARPOTorchLearner):
+    def _gpu(self) -> str:
+        return ",".join(gpus_here())
+
+
+@pytest.mark.parametrize("share", [0.5, 0.6])
+def test_learners_compare_their_gpus_when_they_start(model_folder, share):
+    """Without validation: it would refuse two halves, which land on one GPU."""
+    config = make_config(model_folder).training(learner_class=OnLogicalGPUs)
+    config.learners(num_learners=2, num_cpus_per_learner=0.05, num_gpus_per_learner=share)
+    if share > 0.5:
+        config.build_learner_group(spaces=SPACES).shutdown()
+        return
+    with pytest.raises(ValueError, match=r"Learners 0 and 1 have the same GPU, .*/\d, which NCCL refuses; to share"):
+        config.build_learner_group(spaces=SPACES)

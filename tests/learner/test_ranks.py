@@ -2,9 +2,11 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from torch.distributed.tensor import DTensor
 
+from rllib_arpo.learner.sharding import refuse_shared_gpus
 from tests.learner import plain
 from tests.learner.builders import (
     assert_close,
@@ -75,3 +77,16 @@ def test_no_metric_is_split_among_learners(model_folder, monkeypatch):
     Ranks("gloo", "fsdp2").gradients(model_folder, [plain.random_question(0, "q0")])
     assert logged
     assert not [value for value in logged if isinstance(value, DTensor)]
+
+
+def test_two_learners_on_one_gpu_are_named():
+    store = dist.HashStore()
+    for rank, gpu in enumerate(("a", "b", "c")):
+        store.set(f"gpu/{rank}", gpu)
+    refuse_shared_gpus("b", store, 1, 3)
+    with pytest.raises(ValueError) as raised:
+        refuse_shared_gpus("c", store, 1, 3)
+    assert str(raised.value) == (
+        "Learners 1 and 2 have the same GPU, c, which NCCL refuses; to share GPUs in pairs set "
+        "num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env runners as learners."
+    )

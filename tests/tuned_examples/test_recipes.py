@@ -18,8 +18,8 @@ AUTHORS = {
     "branch_entropy_weight": 0.2, "branch_width": 1, "entropy_window": 20, "entropy_normalization": "sum_log_vocab",
     "questions_per_batch": 128, "questions_per_minibatch": 16, "lr": 1e-6, "kl_coeff": 0.0, "clip_low": 0.2,
     "clip_high": 0.2, "dual_clip": 3.0, "adam_betas": (0.9, 0.999), "weight_decay": 0.01,
-    "loss_aggregation": "token_mean", "temperature": 1.0, "num_learners": 4, "sharding": "fsdp2",
-    "num_gpus_per_learner": 1.0, "num_env_runners": 4, "num_gpus_per_env_runner": 1.0,
+    "loss_aggregation": "token_mean", "temperature": 1.0, "num_learners": 8, "sharding": "fsdp2",
+    "num_gpus_per_learner": 0.1, "num_env_runners": 8, "num_gpus_per_env_runner": 0.9, "sleep_level": 2,
 }  # fmt: skip
 #: Recipe -> its settings.
 RECIPES = {
@@ -89,9 +89,9 @@ def test_every_algorithm_is_valid(name, algorithm, build):
     ("reasoning_arpo", "--max-response-tokens 512", {"max_response_tokens": 512, "max_context_tokens": 2048}),
     ("reasoning_arpo", "--branching threshold --num-initial-rollouts 2 --num-rollouts 8",
      {"branch_threshold": 0.5, "num_rollouts": 8, "num_initial_rollouts": 2}),
-    ("reasoning_arpo", "--num-gpus-per-env-runner 0.25",
+    ("reasoning_arpo", "--num-learners 1 --num-gpus-per-learner 1 --num-gpus-per-env-runner 0.25",
      {"engine_kwargs": {"gpu_memory_utilization": 0.225}, "sleep_level": 0}),
-    ("reasoning_arpo", "--num-gpus-per-env-runner 2",
+    ("reasoning_arpo", "--num-gpus-per-learner 1 --num-gpus-per-env-runner 2",
      {"engine_kwargs": {"gpu_memory_utilization": 0.9, "tensor_parallel_size": 2}}),
     ("reasoning_arpo", "--num-learners 0 --num-gpus-per-learner 0 --num-env-runners 0",
      {"engine_kwargs": {}, "num_gpus_per_env_runner": 0, "sharding": "none"}),
