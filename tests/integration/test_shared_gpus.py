@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import ray
 from ray import tune
 from ray.rllib.callbacks.callbacks import RLlibCallback
 from ray.tune import PlacementGroupFactory
