@@ -86,7 +86,8 @@ def _idle_parameters(config: PretrainedConfig, model: nn.Module) -> int:
     if not (experts := num_experts(config)):
         return 0
     of_experts = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
-    return of_experts // experts * (experts - config.num_experts_per_tok)
+    idle: int = of_experts // experts * (experts - config.num_experts_per_tok)
+    return idle
 
 
 def _state_size(config: PretrainedConfig) -> int:
