@@ -248,7 +248,7 @@ def test_yaml_snippets_are_configurations_of_environments(desk):
     assert configs.keys() == {"gsm8k", "webwalker"}
     for task, keys in configs.items():
         Path("data.jsonl").write_text(json.dumps(GSM8K[0] | {"source": "wiki"}))
-        read_env_config({"task": task, "model_name_or_path": MODEL, "path": "data.jsonl", **keys})
+        read_env_config({"task": task, "model_name_or_path": MODEL, **keys, "path": "data.jsonl"})
 
 
 def test_the_study_of_the_page_has_arms_that_its_recipe_knows(desk, monkeypatch):
