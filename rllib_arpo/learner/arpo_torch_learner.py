@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
-from ray.rllib.core import DEFAULT_MODULE_ID
+from ray.rllib.core import COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
 from ray.rllib.core.learner.learner import Learner
 from ray.rllib.core.learner.torch.torch_learner import TorchLearner
 from ray.rllib.utils.annotations import override
@@ -69,10 +69,9 @@ from rllib_arpo.learner.passes import (
 from rllib_arpo.learner.run_shapes import decide_here
 from rllib_arpo.learner.sharding import SHARDINGS, NonFiniteLossError, gather_names, refuse_shared_gpus
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
-from rllib_arpo.policy.causal_lm import weights_will_come
-from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES, BaseModel
-from rllib_arpo.policy.module_checkpoint import resolve
-from rllib_arpo.policy.sharded_state import load_optimizer_state, optimizer_state, returns_whole
+from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES, WEIGHTS_WILL_COME, BaseModel
+from rllib_arpo.policy.module_checkpoint import read_state, resolve
+from rllib_arpo.policy.sharded_state import from_first, load_optimizer_state, optimizer_state, returns_whole
 from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 
 if TYPE_CHECKING:
@@ -110,8 +109,7 @@ class ARPOTorchLearner(TorchLearner):
         self._totals = Totals(self._device)  # `compute_losses` may also be called outside an update.
         self._reference = None
         if self.config.kl_coeff > 0:
-            with self._first_reads():
-                reference = self.module[DEFAULT_MODULE_ID].make_reference()
+            reference = self.module[DEFAULT_MODULE_ID].make_reference()
             # The reference of a LoRA is the module itself, without its adapter.
             self._reference = reference if isinstance(reference, BaseModel) else self._place(reference)
 
@@ -122,8 +120,10 @@ class ARPOTorchLearner(TorchLearner):
             store = dist.distributed_c10d._get_default_store()
             refuse_shared_gpus(gpu, store, self._rank, dist.get_world_size())
         self._sharding = SHARDINGS[self.config.sharding](self._device, self.distributed)
-        with self._first_reads():
-            module = Learner._make_module(self)
+        if self._rank > 0:
+            for spec in self._module_spec.rl_module_specs.values():
+                spec.model_config = {**spec.model_config, WEIGHTS_WILL_COME: True}
+        module = Learner._make_module(self)
         module[DEFAULT_MODULE_ID].check_parameters()
         self._place(module[DEFAULT_MODULE_ID])
         if self.config.gradient_checkpointing == AUTO:
@@ -138,15 +138,6 @@ class ARPOTorchLearner(TorchLearner):
     def _gpu(self) -> str:
         """The name of this learner's GPU, the same in every process and container; empty without one."""
         return str(torch.cuda.get_device_properties(self._device).uuid) if self._device.type == "cuda" else ""
-
-    @contextmanager
-    def _first_reads(self) -> Iterator[None]:
-        """Only the first of several learners reads weights that are loaded meanwhile; `_place` sends them on."""
-        token = weights_will_come.set(self._rank > 0)
-        try:
-            yield
-        finally:
-            weights_will_come.reset(token)
 
     def _place(self, module: LLMRLModule) -> LLMRLModule:
         """Moves the module to the device; a learner that holds only a part must never have the whole there."""
@@ -471,7 +462,7 @@ class ARPOTorchLearner(TorchLearner):
 
     @override(Learner)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restores weights and optimizer, also from an earlier checkpoint.
+        """Restores weights and optimizer, also from an earlier checkpoint; all learners must call this method.
 
         RLlib's own method would restore the optimizer and silently keep the newer weights.
         """
@@ -492,8 +483,15 @@ class ARPOTorchLearner(TorchLearner):
 
     @override(Learner)
     def restore_from_path(self, path: Any, *, component: str | None = None, filesystem: Any = None, **kw: Any) -> None:
-        """Restores like RLlib's method, but raises ValueError if a file is not the one that was saved."""
+        """Restores like RLlib's method, but only the first of several learners reads the large files.
+
+        Raises:
+            ValueError: a file is not the one that was saved.
+        """
         path, filesystem = resolve(path, filesystem)
-        if component is None:
-            check_files(path, filesystem)
-        super().restore_from_path(path, component=component, filesystem=filesystem, **kw)
+        if component is not None:
+            super().restore_from_path(path, component=component, filesystem=filesystem, **kw)
+            return
+        from_first(partial(check_files, path, filesystem))
+        self.module.restore_from_path(f"{path}/{COMPONENT_RL_MODULE}", filesystem=filesystem, **kw)
+        self.set_state(from_first(partial(read_state, path, filesystem)))

@@ -18,6 +18,7 @@ from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.annotations import override
 
 from rllib_arpo.learner.sharding import SHARDINGS
+from rllib_arpo.policy.sharded_state import from_first
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -157,14 +158,15 @@ class ARPOLearnerGroup(LearnerGroup):
 
     @override(LearnerGroup)
     def set_state(self, state: dict[str, Any]) -> None:
-        """Gives every learner the whole state; each one takes its part."""
+        """Gives the first learner the whole state; it sends the others their parts."""
         if COMPONENT_LEARNER not in state:
             return
         if self.is_local:
             self._learner.set_state(state[COMPONENT_LEARNER])
             return
-        # Ray replaces the reference by the state for each learner.
-        self._on_all(lambda learner, whole: learner.set_state(whole), ray.put(state[COMPONENT_LEARNER]))
+        whole = ray.put(state[COMPONENT_LEARNER])
+        # In a list, which Ray does not replace by the state, since only the first learner is to fetch it.
+        self._on_all(lambda learner, refs: learner.set_state(from_first(lambda: ray.get(refs[0]))), [whole])
 
     def _answers(self, calls: dict[int, ray.ObjectRef], timeout_s: float | None = None) -> list[Any]:
         """The answers to `calls` (by index of the learner), in order, or the first error.

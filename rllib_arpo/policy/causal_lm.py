@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,18 +94,13 @@ _CHECK_WINDOW = 3
 _CHECK_TOLERANCE = 2e-2
 
 
-#: Whether `load_causal_lm` reads no weights and leaves their memory uninitialised: another process will send them.
-weights_will_come: ContextVar[bool] = ContextVar("weights_will_come", default=False)
-
-
-def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedModel:
+def load_causal_lm(model_name_or_path: str, dtype: torch.dtype, reads_weights: bool = True) -> PreTrainedModel:
     """Loads a causal LM with tree attention and without dropout.
-
-    If `weights_will_come`, it reads no weights and checks no forward pass.
 
     Args:
         model_name_or_path: a Hugging Face id or folder.
         dtype: the weights' type.
+        reads_weights: False leaves the weights uninitialised, and checks no forward pass.
 
     Raises:
         ValueError: the model cannot be loaded, is not a causal LM, or cannot be trained exactly on packed trees.
@@ -119,20 +113,20 @@ def load_causal_lm(model_name_or_path: str, dtype: torch.dtype) -> PreTrainedMod
     _switch_off_dropout(config)
     own = {"experts_implementation": experts_implementation(dtype)} if num_experts(config) else {}
     settings = {"dtype": dtype, "attn_implementation": register_tree_attention(), **own}
-    if weights_will_come.get():
-        with no_init_weights():
-            model = AutoModelForCausalLM.from_config(config, **settings)
-        model.tie_weights()
-    else:
+    if reads_weights:
         try:
             model = AutoModelForCausalLM.from_pretrained(model_name_or_path, config=config, **settings)
         except OSError as error:
             raise ValueError(f"model_name_or_path={model_name_or_path!r}: {first_line(error)}") from error
+    else:
+        with no_init_weights():
+            model = AutoModelForCausalLM.from_config(config, **settings)
+        model.tie_weights()
     if type(model.get_output_embeddings()) is not nn.Linear:
         raise ValueError(f"The LM head of {type(model).__name__} is not a plain linear layer.")
     if layer_kinds(config).reach is not None:
         follow_trees(model.get_decoder().layers)
-    if not weights_will_come.get():
+    if reads_weights:
         check_tree_forward(model)
     return model
 

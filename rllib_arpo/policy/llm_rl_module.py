@@ -25,7 +25,7 @@ from rllib_arpo.policy.causal_lm import load_causal_lm, round_weights
 from rllib_arpo.policy.checkpoint_names import check_shapes
 from rllib_arpo.policy.lora import Adapter
 from rllib_arpo.policy.module_checkpoint import load_weights, resolve, save_weights
-from rllib_arpo.policy.sharded_state import part_like, whole_array
+from rllib_arpo.policy.sharded_state import from_first, part_of_first, whole_array
 from rllib_arpo.policy.tree_scorer import TreeScorer
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ COMPUTE_DTYPES = {
     "float32": torch.float32,
     "float64": torch.float64,
 }
+
+#: The key of `model_config` that the learners set, all but the first.
+WEIGHTS_WILL_COME = "weights_will_come"
 
 #: The placeholder for the weights in the pickled state of a checkpoint.
 _NO_WEIGHTS = "weights_are_in_safetensors"
@@ -55,6 +58,7 @@ class LLMRLModule(TorchRLModule):
             passes to `checkpoint_layers`, since it lacks memory.
         tree_attention: the kernel, a key of `TREE_KERNELS`; "auto" (or missing): the fastest that runs.
         lora: None trains all weights; keywords of `peft.LoraConfig` train only a LoRA adapter.
+        weights_will_come: True leaves the weights uninitialised, since another learner will send them.
 
     With `inference_only` it holds no weights: an engine with its own copy samples the trajectories.
     The spaces are ignored: observations and actions are token ids of any length.
@@ -73,7 +77,8 @@ class LLMRLModule(TorchRLModule):
         dtype = COMPUTE_DTYPES[settings["dtype"]]
         self._temperature = float(settings["temperature"])
         self._master_dtype = torch.promote_types(dtype, torch.float32)
-        self.causal_lm = load_causal_lm(settings["model_name_or_path"], self._master_dtype)
+        reads_weights = not settings.get(WEIGHTS_WILL_COME, False)
+        self.causal_lm = load_causal_lm(settings["model_name_or_path"], self._master_dtype, reads_weights)
         self._adapter: Adapter | None = None
         if settings.get("lora") is not None:
             round_weights(self.causal_lm, dtype)
@@ -234,13 +239,19 @@ class LLMRLModule(TorchRLModule):
         filesystem: FileSystem | None = None,
         **kwargs: Any,
     ) -> None:
-        """Restores the weights that `save_to_path` wrote; see `load_weights` for its errors."""
+        """Restores the weights that `save_to_path` wrote; see `load_weights` for its errors.
+
+        Several learners must all call this method; only the first reads the files.
+        """
         if self.causal_lm is not None:
-            self.set_state(load_weights(*resolve(path, filesystem), self._master_dtype, self._adapter))
+            files = resolve(path, filesystem)
+            self.set_state(from_first(lambda: load_weights(*files, self._master_dtype, self._adapter)))
 
     @override(TorchRLModule)
     def set_state(self, state: dict[str, Any]) -> None:
         """Replaces the weights by arrays or tensors named as in `get_state`; does nothing if `inference_only`.
+
+        Learners that share the model must all call this method; the first learner's numbers count.
 
         Raises:
             ValueError: a name is missing or unknown, or a shape differs; nothing is changed then.
@@ -251,7 +262,7 @@ class LLMRLModule(TorchRLModule):
         given, expected = ({name: tuple(value.shape) for name, value in values.items()} for values in (state, own))
         check_shapes(given, expected, "this module")
         for name, tensor in own.items():
-            tensor.copy_(part_like(state[name], like=tensor))
+            tensor.copy_(part_of_first(state[name], like=tensor))
 
 
 class BaseModel:

@@ -13,6 +13,8 @@ import numpy as np
 import pyarrow.fs
 import torch
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
+from ray.rllib.utils.annotations import override
+from ray.rllib.utils.checkpoints import Checkpointable
 
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.files import check_all_files
@@ -185,6 +187,31 @@ def load_weights(
         if adapter is not None:
             return read_adapter(folder)
         return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).state_dict()
+
+
+def read_state(path: str, filesystem: pyarrow.fs.FileSystem) -> dict[str, Any]:
+    """The state that RLlib's `Checkpointable.save_to_path` wrote into the folder `path`, without its components'."""
+    file = _StateFile()
+    file.restore_from_path(path, filesystem=filesystem)
+    return file.state
+
+
+class _StateFile(Checkpointable):
+    """Keeps what RLlib reads from the file of a state."""
+
+    state: dict[str, Any]
+
+    @override(Checkpointable)
+    def get_state(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
+        return self.state
+
+    @override(Checkpointable)
+    def set_state(self, state: dict[str, Any]) -> None:
+        self.state = state
+
+    @override(Checkpointable)
+    def get_ctor_args_and_kwargs(self) -> tuple[tuple[()], dict[str, Any]]:
+        return (), {}
 
 
 @contextlib.contextmanager

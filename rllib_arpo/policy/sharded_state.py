@@ -1,16 +1,23 @@
-"""Converts tensors that may be split among the learners (DTensors) to whole arrays, and back."""
+"""Converts tensors that may be split among the learners (DTensors) to whole arrays, and back.
+
+Only the first learner ever holds, reads or writes a whole array; the others send and receive their parts.
+"""
+
+from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor, Shard
 
-from rllib_arpo.policy.checkpoint_names import as_array
+from rllib_arpo.policy.checkpoint_names import as_array, as_tensors
 
 
 def whole_array(tensor: Tensor, dtype: torch.dtype | None = None) -> np.ndarray | None:
@@ -21,26 +28,44 @@ def whole_array(tensor: Tensor, dtype: torch.dtype | None = None) -> np.ndarray 
     Args:
         dtype: the type to which the tensor is cast on its device, before anything travels; None: its own.
     """
-    is_split = isinstance(tensor, DTensor)
     whole = _whole(tensor, dtype)
-    return None if is_split and dist.get_rank() != 0 else as_array(whole.cpu())
+    return None if whole is None else as_array(whole.cpu())
 
 
 def whole_tensors(tensors: Mapping[str, Tensor], dtype: torch.dtype | None = None) -> Iterator[tuple[str, Tensor]]:
     """The whole tensors on their devices, by name, one after the other.
 
-    If the tensors are split, all learners must iterate over all of them.
+    If the tensors are split, all learners must iterate to the end; the first gets the tensors, the others none.
 
     Args:
         dtype: see `whole_array`.
     """
     for name, tensor in tensors.items():
-        yield name, _whole(tensor, dtype)
+        whole = _whole(tensor, dtype)
+        if whole is not None:
+            yield name, whole
 
 
-def _whole(tensor: Tensor, dtype: torch.dtype | None) -> Tensor:
+def _whole(tensor: Tensor, dtype: torch.dtype | None) -> Tensor | None:
     part = tensor.detach().to(dtype or tensor.dtype)
-    return part.full_tensor() if isinstance(part, DTensor) else part
+    return _gather(part) if isinstance(part, DTensor) else part
+
+
+def _gather(split: DTensor) -> Tensor | None:
+    """The whole tensor on the first learner. `full_tensor()` would make it on all."""
+    rows, group = _rows(split), split.device_mesh.get_group()
+    own = split.to_local()
+    sent = own if len(own) == rows else torch.cat([own, own.new_zeros(rows - len(own), *own.shape[1:])])
+    whole = own.new_empty(rows * group.size(), *own.shape[1:]) if dist.get_rank() == 0 else None
+    dist.gather(sent, None if whole is None else [*whole.split(rows)], group=group, group_dst=0)
+    return None if whole is None else whole[: len(split)]
+
+
+def _rows(split: DTensor) -> int:
+    """The length of each learner's part of a tensor that FSDP2 has split; only the last parts may be shorter."""
+    if split.placements != (Shard(0),):
+        raise NotImplementedError(f"{split.placements}: only tensors that FSDP2 has split along dimension 0.")
+    return math.ceil(len(split) / split.device_mesh.size())
 
 
 def returns_whole(norm: Callable[..., Tensor | None]) -> Callable[..., Tensor | None]:
@@ -51,21 +76,88 @@ def returns_whole(norm: Callable[..., Tensor | None]) -> Callable[..., Tensor | 
 
     def whole_norm(*args: Any, **kwargs: Any) -> Tensor | None:
         result = norm(*args, **kwargs)
-        return None if result is None else _whole(result, None)
+        return result.full_tensor() if isinstance(result, DTensor) else result
 
     return whole_norm
 
 
-def part_like(whole: np.ndarray | Tensor, like: Tensor) -> Tensor:
-    """The part of `whole` that a learner keeps: split like `like`, which has the same shape, and on its device.
+@dataclass(frozen=True, slots=True)
+class OfFirst:
+    """An array that the first learner has; `part_of_first` sends each learner its part.
 
-    No learner sends anything, since each has the whole.
+    Attributes:
+        shape, dtype: of the whole array.
+        whole: the array itself on the first learner; None on the others.
     """
-    # Arrays from Ray's object store are read-only, which `from_numpy` warns about.
-    tensor = torch.tensor(whole) if isinstance(whole, np.ndarray) else whole
-    if not isinstance(like, DTensor):
-        return tensor.to(like.device)
-    return distribute_tensor(tensor, like.device_mesh, like.placements, src_data_rank=None)
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    whole: Tensor | None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The array does not travel in a pickle."""
+        return type(self), (self.shape, self.dtype, None)
+
+
+def _of_first(value: Any) -> Any:
+    """`value` with `OfFirst`s in place of arrays and tensors, also in dicts; numbers without a shape stay."""
+    if isinstance(value, Mapping):
+        return {key: _of_first(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray) and value.shape:
+        [(_, value)] = as_tensors({"": value})
+    return OfFirst(tuple(value.shape), value.dtype, value) if isinstance(value, Tensor) and value.shape else value
+
+
+def from_first(read: Callable[[], Any]) -> Any:
+    """What `read` returns in the first of several learners, which alone calls it; all must call this function.
+
+    In its result arrays are `OfFirst`s; a single learner gets the result itself.
+
+    Raises:
+        RuntimeError: reading has failed, on the other learners; the first raises the error itself.
+    """
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return read()
+    sent: list[Any] = [None, None]
+    error: Exception | None = None
+    if dist.get_rank() == 0:
+        try:
+            sent[0] = _of_first(read())
+        except Exception as caught:
+            error, sent[1] = caught, f"{type(caught).__name__}: {caught}"
+    dist.broadcast_object_list(sent, src=0)
+    if sent[1] is not None:
+        raise error or RuntimeError(sent[1])
+    return sent[0]
+
+
+def part_of_first(whole: np.ndarray | Tensor | OfFirst, like: Tensor) -> Tensor:
+    """The part of the first learner's `whole` that this learner keeps: split like `like`, and on its device.
+
+    If `like` is split or `whole` is an `OfFirst`, all learners must call this function; of the others' `whole` only the
+    shape and the type are read. Otherwise the result is a copy.
+    """
+    first = _of_first(whole)
+    if isinstance(like, DTensor):
+        return _scatter(first, like)
+    own = torch.empty(first.shape, dtype=first.dtype, device=like.device)
+    if first.whole is not None:
+        own.copy_(first.whole)
+    if isinstance(whole, OfFirst):
+        dist.broadcast(own, src=0)
+    return own
+
+
+def _scatter(first: OfFirst, like: DTensor) -> Tensor:
+    rows, group = _rows(like), like.device_mesh.get_group()
+    own = torch.empty(rows, *first.shape[1:], dtype=first.dtype, device=like.device)
+    parts = None
+    if dist.get_rank() == 0:
+        padded = own.new_zeros(rows * group.size(), *own.shape[1:])
+        padded[: len(like)] = first.whole
+        parts = [*padded.split(rows)]
+    dist.scatter(own, parts, group=group, group_src=0)
+    return split_like(own[: len(like.to_local())], like)
 
 
 def split_like(part: Tensor, parameter: Tensor) -> Tensor:
@@ -80,14 +172,6 @@ def split_like(part: Tensor, parameter: Tensor) -> Tensor:
         return part
     layout = {"shape": parameter.shape, "stride": parameter.stride()}
     return DTensor.from_local(part, parameter.device_mesh, parameter.placements, run_check=False, **layout)
-
-
-def part_of_first(whole: Tensor, like: Tensor) -> Tensor:
-    """The part of the first learner's `whole` that this learner keeps: split like `like`, and on its device.
-
-    All learners must call this function; only the shape and the type of the others' `whole` are read.
-    """
-    return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=0)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -122,11 +206,11 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     takes_arrays = getattr(optimizer, "takes_arrays", False)
 
     def own(value: Any, parameter: Tensor) -> Any:
-        if not isinstance(value, np.ndarray | np.generic):
+        if not isinstance(value, np.ndarray | np.generic | OfFirst):
             return value
         if value.shape != parameter.shape:
             return torch.tensor(value)  # Step counters have no shape and are the same on all learners.
-        return value if takes_arrays else part_like(value, parameter)
+        return value if takes_arrays else part_of_first(value, parameter)
 
     loaded = {
         index: {name: own(value, parameters[index]) for name, value in values.items()}

@@ -77,30 +77,32 @@ def tiny_model(
         architecture: a model type such as "llama"; `FAMILIES` has the keys of some.
         vocab_size: V; rows above TOKENIZER_SIZE are padding, as real models have it.
         seed: of the weights: the same seed gives the same model.
-        changes: further keys of the configuration.
+        changes: other keys of the configuration.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
     if vocab_size < TOKENIZER_SIZE:
         raise ValueError(f"vocab_size {vocab_size} is smaller than the tokenizer's {TOKENIZER_SIZE}.")
     tokenizer = byte_tokenizer()
+    keys = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 32,
+        # Far above the usual 0.02, so that the distributions differ from token to token.
+        "initializer_range": 0.2,
+    }
     config = AutoConfig.for_model(
         architecture,
         vocab_size=vocab_size,
-        hidden_size=64,
-        intermediate_size=128,
         num_hidden_layers=num_layers,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
         max_position_embeddings=max_position_embeddings,
         tie_word_embeddings=tie_word_embeddings,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
-        # Far above the usual 0.02, so that the distributions differ from token to token.
-        initializer_range=0.2,
-        **(FAMILIES.get(architecture, {}) | changes),
+        **(keys | FAMILIES.get(architecture, {}) | changes),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -1,13 +1,14 @@
 """A learner as one of several ranks, without Ray: any backend of torch.distributed, one rank being enough for it."""
 
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import get_context
 from shutil import copytree, ignore_patterns
 from tempfile import TemporaryDirectory
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -16,11 +17,22 @@ from torch import Tensor
 from rllib_arpo.core.tree import QuestionTree
 from tests.learner.builders import build_learner, make_batch, make_config, record_gradients
 
+T = TypeVar("T")
+
 
 def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
+
+
+def in_processes(function: Callable[..., T], calls: Sequence[tuple[Any, ...]]) -> list[T]:
+    """The results of `calls` of a function, given by their arguments, each in a process of its own."""
+    context = get_context("forkserver")
+    # Otherwise each process would import torch, Ray and transformers.
+    context.set_forkserver_preload([function.__module__, "transformers.models.llama.modeling_llama"])
+    with ProcessPoolExecutor(len(calls), context) as pool:
+        return [call.result() for call in [pool.submit(function, *arguments) for arguments in calls]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +59,11 @@ class Ranks:
         port = free_port()
         if self.num_ranks == 1:
             return self._of_rank(0, port, model, questions)
-        with ProcessPoolExecutor(self.num_ranks, get_context("spawn")) as pool, TemporaryDirectory() as folder:
+        with TemporaryDirectory() as folder:
             without = copytree(model, f"{folder}/model", ignore=ignore_patterns("*.safetensors"))
             models = [model, *[without] * (self.num_ranks - 1)]
-            calls = [pool.submit(self._of_rank, rank, port, name, questions) for rank, name in enumerate(models)]
-            of_ranks = [call.result() for call in calls]
-        # With FSDP2 the first rank has all gradients, and the others have none.
-        return of_ranks[0]
+            # With FSDP2 the first rank has all gradients, and the others have none.
+            return in_processes(self._of_rank, [(rank, port, name, questions) for rank, name in enumerate(models)])[0]
 
     def _of_rank(self, rank: int, port: int, model: str, questions: Sequence[QuestionTree]) -> dict[str, Tensor]:
         settings = {"sharding": self.sharding, "learner_compile": self.learner_compile}
