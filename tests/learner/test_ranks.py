@@ -140,6 +140,7 @@ def load_save_restore(rank: int, models: dict[str, str], ports: list[int]) -> tu
     torch.set_num_threads(1)
     ctypes.CDLL(None).mallopt(-3, 2**20)  # M_MMAP_THRESHOLD: what is freed goes back to the system.
     for name, model in models.items():
+        gc.collect()
         before = memory("VmRSS")
         with Ranks("gloo", num_ranks=4).process_group(rank, next(free)):
             learner, load = with_peak(load_learner, model, 4, sharding="fsdp2")
@@ -199,6 +200,7 @@ def digest(arrays: dict[str, Any]) -> str | None:
 
 def with_peak(function: Callable[..., Any], *arguments: Any, **settings: Any) -> tuple[Any, float]:
     """The function's result, and the peak of this process's memory meanwhile, MB."""
+    gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # Linux forgets the earlier peak.
     return function(*arguments, **settings), memory("VmHWM")
 
