@@ -14,7 +14,7 @@ from rllib_arpo.core.reshaping import NO_RESHAPING, Reshaping
 
 #: `Engine.weight_version` of weights that may not be a learner's: the initial ones, or weights that failed a check.
 UNKNOWN_WEIGHTS = -1
-#: `Engine.weight_version` after an engine has fallen asleep, or begun a transfer, until it gets new weights.
+#: `Engine.weight_version` after an engine has fallen asleep, or while it loads weights, until it has new ones.
 NO_WEIGHTS = -2
 
 WINDOWS, ALL = "windows", "all"
@@ -194,16 +194,23 @@ class Engine(Protocol):
 class TransferEngine(Engine, Protocol):
     """An engine that can take its weights from the learner's GPU (`EngineConfig.weight_transfer`)."""
 
-    def begin_transfer(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        """Prepares for weights of these names and shapes. Until `end_transfer` nothing may be sampled.
+    def check_weights(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Checks the weights' names and shapes: in a transfer, one engine that fails leaves all others waiting.
 
         Raises:
-            ValueError: a name is missing or unknown, or a shape is wrong; the engine goes on with its old weights.
-            RuntimeError: requests are running, and would see part of the weights between two steps of the transfer.
+            ValueError: a name is missing or unknown, or a shape is wrong.
         """
 
-    def transfer_weights(self, method: str, arguments: dict[str, Any]) -> None:
-        """Makes one step of the transfer: calls the method of this name on the engine's workers."""
+    def join_transfer(self, init_info: dict[str, Any]) -> None:
+        """Connects the engine with a learner, for any number of transfers; ends an earlier connection.
 
-    def end_transfer(self, version: int) -> None:
-        """Ends the transfer; drops all results of the old weights."""
+        Args:
+            init_info: vLLM's arguments of `init_weight_transfer_engine`.
+        """
+
+    def receive_weights(self, update_info: dict[str, Any], version: int) -> None:
+        """Does what `update_weights` does, with weights that the learner sends meanwhile.
+
+        Args:
+            update_info: vLLM's arguments of `update_weights`.
+        """

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any
 
-#: Seconds after which a call counts as hung (the longest one loads weights).
+#: Seconds after which a call counts as hung; it may first wait for a step.
 CALL_TIMEOUT_S = 540.0
 
 

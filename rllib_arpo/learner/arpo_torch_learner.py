@@ -75,9 +75,11 @@ from rllib_arpo.policy.sharded_state import from_first, load_optimizer_state, op
 from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 
 if TYPE_CHECKING:
+    from ray.actor import ActorHandle
     from ray.rllib.core.rl_module.multi_rl_module import MultiRLModule
 
     from rllib_arpo.core.packing import PackedTree
+    from rllib_arpo.engine.vllm.weight_transfer import EngineGroup
     from rllib_arpo.policy.llm_rl_module import LLMRLModule
 
 logger = logging.getLogger("rllib_arpo")
@@ -103,6 +105,8 @@ class ARPOTorchLearner(TorchLearner):
         """
         if self.config.learner_num_threads is not None:
             torch.set_num_threads(self.config.learner_num_threads)
+        #: The engines that are connected with this learner by vLLM's weight transfer, by their env runners' actors.
+        self.engine_groups: dict[frozenset[ActorHandle], EngineGroup] = {}
         super().build()
         self._weight_version = 0
         self._num_changes = self.module[DEFAULT_MODULE_ID].num_changes()
@@ -435,6 +439,18 @@ class ARPOTorchLearner(TorchLearner):
         keeps its type, since the env runner merges it into the base before the cast.
         """
         return COMPUTE_DTYPES[self.config.dtype] if self.config.lora is None else None
+
+    @property
+    def engine_bytes(self) -> int:
+        """The size of all weights in the engine's type."""
+        size = COMPUTE_DTYPES[self.config.dtype].itemsize
+        return size * sum(parameter.numel() for parameter in self.module[DEFAULT_MODULE_ID].parameters())
+
+    @override(TorchLearner)
+    def shutdown(self) -> None:
+        super().shutdown()
+        for group in self.engine_groups.values():
+            group.close()
 
     def weight_snapshot(self, *, with_weights: bool = True) -> WeightSnapshot:
         """The trained weights for an engine, with a probe; valid until the next update (`LLMRLModule.weight_views`)."""

@@ -12,8 +12,8 @@ import numpy as np
 
 from rllib_arpo.engine.engine import Engine, EngineEvent, EntropyReady, Finished, GenerationRequest
 
-#: Seconds after which a step (or the loading of weights, which may precede it) counts as hung. It is less than the
-#: usual deadline of a question: at the deadline a hung engine would look like slow tools.
+#: Seconds after which a step counts as hung. It is less than the usual deadline of a question: at the deadline a hung
+#: engine would look like slow tools.
 STEP_TIMEOUT_S = 300.0
 
 
@@ -87,9 +87,20 @@ class EngineLoop:
             raise
 
     async def _in_engine_thread(self, function: Callable[..., Any], *args: Any) -> Any:
+        loop = asyncio.get_running_loop()
+
+        def begin() -> None:
+            if not call.done():
+                limit.reschedule(loop.time() + STEP_TIMEOUT_S)
+
+        def run() -> Any:
+            loop.call_soon_threadsafe(begin)  # Before, the engine may load weights, which has a limit of its own.
+            return function(*args)
+
         try:
-            async with asyncio.timeout(STEP_TIMEOUT_S) as limit:
-                return await asyncio.get_running_loop().run_in_executor(self._executor, function, *args)
+            async with asyncio.timeout(None) as limit:
+                call = loop.run_in_executor(self._executor, run)
+                return await call
         except TimeoutError:
             if not limit.expired():  # The engine itself raised the error.
                 raise

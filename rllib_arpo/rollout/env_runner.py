@@ -77,6 +77,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         #: All pools, to be closed; also one that could not be completed.
         self._pools: list[list[ForkableMultiAgentEnv]] = []
         self._questions: QuestionLoop | None = None
+        self._transfer_group = ""
         self._progress = RolloutProgress("rollout", config.progress_bar)
         try:
             super().__init__(config=config, **kwargs)
@@ -302,14 +303,19 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         if NUM_ENV_STEPS_SAMPLED_LIFETIME in state:
             self.num_env_steps_sampled_lifetime = state[NUM_ENV_STEPS_SAMPLED_LIFETIME]
 
-    def load_weights(self, snapshot: WeightSnapshot) -> Failure | None:
-        """Gives the engine these weights and verifies them; running requests continue with them."""
+    def load_weights(self, snapshot: WeightSnapshot, timeout_s: float) -> Failure | None:
+        """Gives the engine these weights and verifies them; running requests wait, and continue with them.
+
+        Args:
+            timeout_s: seconds after which the engine counts as hung.
+        """
         try:
             snapshot = snapshot.received()
             if self._merged_weights is not None and isinstance(snapshot.weights, dict):
                 snapshot = replace(snapshot, weights=self._merged_weights(snapshot.weights))
             self._call_engine("wake_up")
-            self._engine_thread.call(load_and_verify, self.engine, snapshot, self.config.dtype)
+            arguments = self.engine, snapshot, self.config.dtype
+            self._engine_thread.call(load_and_verify, *arguments, timeout_s=timeout_s)
         except Exception as error:
             message = f"Env runner {self.worker_index} did not get the weights of version {snapshot.version}: "
             if isinstance(error, ValueError | WeightSyncError):
@@ -328,13 +334,21 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
 
         return MergedWeights(self.config.model_name_or_path, self.config.lora, self.config.dtype)
 
-    def begin_transfer(self, shapes: dict[str, tuple[int, ...]]) -> Failure | None:
-        """Prepares the engine for weights that come by vLLM's weight transfer; returns errors like `load_weights`."""
-        return self._attempt("cannot take weights", [("wake_up",), ("begin_transfer", shapes)])
+    def begin_transfer(self, shapes: dict[str, tuple[int, ...]]) -> Failure | str:
+        """Prepares the engine for weights that come by vLLM's weight transfer (`load_weights`).
 
-    def transfer_weights(self, method: str, arguments: dict[str, Any]) -> Failure | None:
-        """Makes one step of the transfer, which the learner requests; `load_weights` ends the transfer."""
-        return self._attempt(f"failed in {method}", [("transfer_weights", method, arguments)])
+        Returns:
+            the name of the group that the engine has joined, or ""; errors like `load_weights`.
+        """
+        return self._attempt("cannot take weights", [("wake_up",), ("check_weights", shapes)]) or self._transfer_group
+
+    def join_transfer(self, group: str, init_info: dict[str, Any]) -> Failure | None:
+        """Connects the engine with the learner, for any number of transfers to the group of this name."""
+        self._transfer_group = ""
+        failure = self._attempt("cannot join the learner", [("join_transfer", init_info)])
+        if failure is None:
+            self._transfer_group = group
+        return failure
 
     def sleep(self, level: int) -> Failure | None:
         """Gives the engine's GPU memory to the learner, until `load_weights` brings new weights."""

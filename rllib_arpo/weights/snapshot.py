@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import ray
@@ -137,6 +137,17 @@ class WeightSyncError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class IncomingWeights:
+    """Weights that the learner sends by vLLM's weight transfer, while the engine loads them.
+
+    Attributes:
+        update_info: how the engine receives them (`TransferEngine.receive_weights`).
+    """
+
+    update_info: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class WeightSnapshot:
     """The weights of one version.
 
@@ -144,14 +155,14 @@ class WeightSnapshot:
         version: see `ARPOTorchLearner.weight_version`.
         weights: Hugging Face name -> array of the engine's type (`as_array`); tied weights are one array under two
             names. A LoRA's learner sends the adapter's weights, fp32, and the env runner merges them into the base.
-            They are in parts until the env runner has received them (`received`). None: vLLM's weight transfer has
-            brought them into the engine.
+            They are in parts until the env runner has received them (`received`). None: the learner has not added
+            them yet.
         probe: [n] int32 token ids.
         probe_log_probs: [n - 1] float32, of probe[1:] at temperature 1, as the learner computes them with `weights`.
     """
 
     version: int
-    weights: dict[str, np.ndarray] | ArrayParts | None
+    weights: dict[str, np.ndarray] | ArrayParts | IncomingWeights | None
     probe: np.ndarray
     probe_log_probs: np.ndarray
 
@@ -178,8 +189,8 @@ def load_and_verify(engine: Engine, snapshot: WeightSnapshot, dtype: str) -> Non
         ValueError: the names or shapes are wrong; nothing was loaded.
         WeightSyncError: the log-probs differ; the engine's version is `UNKNOWN_WEIGHTS`.
     """
-    if snapshot.weights is None:
-        cast("TransferEngine", engine).end_transfer(snapshot.version)
+    if isinstance(snapshot.weights, IncomingWeights):
+        cast("TransferEngine", engine).receive_weights(snapshot.weights.update_info, snapshot.version)
     else:
         engine.update_weights(cast("dict[str, np.ndarray]", snapshot.weights).items(), snapshot.version)
     if not engine.has_model:

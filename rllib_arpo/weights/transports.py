@@ -50,15 +50,13 @@ def _gpus_of_nodes() -> list[float]:
 def transfer_refusals(sync: str, config: AlgorithmConfig) -> Iterator[str]:
     """Sentences that say why vLLM's weight transfer `sync` does not fit; none if it fits.
 
-    vLLM transfers weights from GPU to GPU, between processes, into idle engines.
+    vLLM transfers weights from GPU to GPU, between processes.
     """
     learner, env_runner = config.num_gpus_per_learner, config.num_gpus_per_env_runner
     if config.engine != "vllm":
         yield f"weight_sync={sync!r}: needs engine='vllm', not {config.engine!r}."
     if config.num_env_runners == 0:
         yield f"weight_sync={sync!r}: needs engines in other processes than the learner's, num_env_runners >= 1."
-    if config.max_weight_lag:
-        yield f"weight_sync={sync!r}: needs idle engines; with max_weight_lag use {ARRAYS!r}."
     installed = vllm_version()
     if installed is not None and installed < FIRST_WITH_TRANSFER:
         needed = f"needs vLLM {FIRST_WITH_TRANSFER} or newer, and {installed} is installed"

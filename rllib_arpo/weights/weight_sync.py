@@ -10,29 +10,38 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import ray
+from ray.exceptions import RayError
 from ray.rllib.core import DEFAULT_MODULE_ID
 
+from rllib_arpo.engine.engine_thread import CALL_TIMEOUT_S
 from rllib_arpo.faults import ANSWER_TIMEOUT_S, Failure, restart_env_runner
 from rllib_arpo.weights.snapshot import WeightSyncError, put_weights
 
 if TYPE_CHECKING:
+    import torch
     from ray.actor import ActorHandle
     from ray.rllib.env.env_runner_group import EnvRunnerGroup
-    from ray.rllib.utils.actor_manager import FaultTolerantActorManager, RemoteCallResults
+    from ray.rllib.utils.actor_manager import FaultTolerantActorManager
     from torch import Tensor
 
+    from rllib_arpo.engine.vllm.weight_transfer import EngineGroup
     from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
     from rllib_arpo.learner.learner_group import ARPOLearnerGroup
     from rllib_arpo.weights.snapshot import WeightSnapshot
 
 T = TypeVar("T")
+#: Env runner -> its answer: None, or a `Failure`. One that does not answer has none.
+Answers = dict[int, Any]
 
 logger = logging.getLogger("rllib_arpo")
 
-#: Seconds after which an env runner that loads weights counts as hung.
-LOAD_TIMEOUT_S = 600.0
-#: Seconds after which a transfer counts as hung: an env runner that dies meanwhile leaves the learner waiting in NCCL.
-TRANSFER_TIMEOUT_S = 600.0
+#: Weights that arrive more slowly count as hung: a gigabit a second, less what a network itself needs.
+SLOWEST_BYTES_PER_S = 100e6
+
+
+def load_timeout_s(num_bytes: int) -> float:
+    """Seconds after which an engine that loads weights counts as hung; it may first have to finish a step."""
+    return CALL_TIMEOUT_S + num_bytes / SLOWEST_BYTES_PER_S
 
 
 class WeightSync(ABC):
@@ -63,28 +72,28 @@ class WeightSync(ABC):
         Raises:
             WeightSyncError: with version, env runner and cause.
         """
-        version = self._on_first_learner(lambda learner: learner.weight_version)
+        version, size = self._on_first_learner(lambda learner: (learner.weight_version, learner.engine_bytes))
+        timeout_s = load_timeout_s(size)
         if group.num_remote_env_runners() == 0:
             runner = group.local_env_runner
             is_behind = runner.weight_version() != version
-            if is_behind and (error := runner.load_weights(self._snapshot())):
+            if is_behind and (error := runner.load_weights(self._snapshot(), timeout_s)):
                 raise WeightSyncError(error.message)
             return version
         manager = group._worker_manager
         versions = manager.foreach_actor("weight_version", remote_actor_ids=runners, timeout_seconds=ANSWER_TIMEOUT_S)
         behind = [answer.actor_id for answer in versions if answer.ok and answer.get() != version]
         if behind:
-            # Ray replaces a reference by its object for the env runners.
-            snapshot = self._publish(manager, behind)
-            answers = manager.foreach_actor(
-                "load_weights", kwargs={"snapshot": snapshot}, remote_actor_ids=behind, timeout_seconds=LOAD_TIMEOUT_S
-            )
-            restart_failed(manager, behind, answers)
+            restart_failed(manager, behind, self._load(manager, behind, timeout_s))
         return version
 
     @abstractmethod
-    def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> ray.ObjectRef | WeightSnapshot:
-        """Makes the snapshot that the remote env runners with these ids load; each transport does it differently."""
+    def _load(self, manager: FaultTolerantActorManager, runners: list[int], timeout_s: float) -> Answers:
+        """Makes the remote env runners with these ids load the weights; each transport does it differently.
+
+        Args:
+            timeout_s: see `ARPOEnvRunner.load_weights`.
+        """
 
     def _snapshot(self) -> WeightSnapshot:
         """The snapshot, with arrays, for an env runner in the driver's process.
@@ -109,8 +118,10 @@ class InProcessReload(WeightSync):
     passes through the driver.
     """
 
-    def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> ray.ObjectRef:
-        return self._on_first_learner(put_snapshot)
+    def _load(self, manager: FaultTolerantActorManager, runners: list[int], timeout_s: float) -> Answers:
+        # Ray replaces a reference by its object for the env runners.
+        arguments = {"snapshot": self._on_first_learner(put_snapshot), "timeout_s": timeout_s}
+        return _ask(manager, runners, "load_weights", arguments, timeout_s + ANSWER_TIMEOUT_S)
 
 
 def put_snapshot(learner: ARPOTorchLearner) -> ray.ObjectRef:
@@ -119,27 +130,38 @@ def put_snapshot(learner: ARPOTorchLearner) -> ray.ObjectRef:
     return ray.put(replace(learner.weight_snapshot(with_weights=False), weights=weights))
 
 
-def restart_failed(manager: FaultTolerantActorManager, runners: list[int], answers: RemoteCallResults) -> None:
+def _ask(
+    manager: FaultTolerantActorManager, runners: list[int], method: str, arguments: dict[str, Any], timeout_s: float
+) -> Answers:
+    """Calls a method of these env runners; returns the answers of those that answer."""
+    answers = manager.foreach_actor(method, kwargs=arguments, remote_actor_ids=runners, timeout_seconds=timeout_s)
+    return {answer.actor_id: answer.get() for answer in answers if answer.ok}
+
+
+def restart_failed(manager: FaultTolerantActorManager, runners: list[int], answers: Answers) -> None:
     """Restarts the env runners whose engine died or hangs: a new engine may take the weights.
 
     Raises:
         WeightSyncError: an engine refused the weights.
     """
-    errors = {answer.actor_id: answer.get() for answer in answers if answer.ok}
-    if refused := [error.message for error in errors.values() if error is not None and not error.retry]:
+    failures = {runner: answer for runner, answer in answers.items() if isinstance(answer, Failure)}
+    if refused := [failure.message for failure in failures.values() if not failure.retry]:
         raise WeightSyncError(" ".join(refused))
-    for runner in filter(manager.is_actor_healthy, runners):  # Ray restarts the dead ones.
-        silent = Failure(f"Env runner {runner} did not answer while it loaded weights.", retry=True)
-        error = errors.get(runner, silent)
-        if error is not None:
-            logger.warning("%s It is restarted.", error.message)
+    silent = {
+        runner: Failure(f"Env runner {runner} did not answer while it loaded weights.", retry=True)
+        for runner in runners
+        if runner not in answers
+    }
+    for runner, failure in (silent | failures).items():
+        if manager.is_actor_healthy(runner):  # Ray restarts the dead ones.
+            logger.warning("%s It is restarted.", failure.message)
             restart_env_runner(manager, runner)
 
 
 class _VLLMTransfer(WeightSync):
-    """Transfers weights between CUDA devices to idle engines, whose env runners have processes of their own.
+    """Transfers weights between CUDA devices to engines whose env runners have processes of their own.
 
-    The snapshot that env runners then load has no weights: these have arrived before.
+    The learner calls the env runners itself, since engines must receive while it sends.
 
     Attributes:
         casts: whether the learner casts its weights to the engine's type before they travel.
@@ -148,22 +170,22 @@ class _VLLMTransfer(WeightSync):
     backend: ClassVar[str]
     casts: ClassVar[bool]
 
-    def _publish(self, manager: FaultTolerantActorManager, runners: list[int]) -> WeightSnapshot:
+    def _load(self, manager: FaultTolerantActorManager, runners: list[int], timeout_s: float) -> Answers:
         shapes = self._on_first_learner(
             lambda learner: {name: tuple(weight.shape) for name, weight in _weights(learner).items()}
         )
-        answers = manager.foreach_actor(
-            "begin_transfer", kwargs={"shapes": shapes}, remote_actor_ids=runners, timeout_seconds=LOAD_TIMEOUT_S
-        )
+        limit = timeout_s + ANSWER_TIMEOUT_S
+        answers = _ask(manager, runners, "begin_transfer", {"shapes": shapes}, limit)
         restart_failed(manager, runners, answers)
-        actors = [manager.actors()[runner] for runner in runners if manager.is_actor_healthy(runner)]
-        if not actors:
+        groups = {runner: answer for runner, answer in answers.items() if isinstance(answer, str)}
+        if not groups:
             raise WeightSyncError(f"weight_sync={self.backend!r}: no env runner is left to take the weights.")
-        transfer = partial(_transfer, backend=self.backend, casts=self.casts, actors=actors)
-        snapshot = self._on_first_learner(transfer, timeout_s=TRANSFER_TIMEOUT_S)
-        if isinstance(snapshot, str):
-            raise WeightSyncError(f"weight_sync={self.backend!r} failed: {snapshot}")
-        return snapshot
+        engines = {manager.actors()[runner]: group for runner, group in groups.items()}
+        transfer = partial(_transfer, backend=self.backend, casts=self.casts, engines=engines, timeout_s=timeout_s)
+        loaded = self._on_first_learner(transfer, timeout_s=limit)
+        if isinstance(loaded, str):
+            raise WeightSyncError(f"weight_sync={self.backend!r} failed: {loaded}")
+        return answers | dict(zip(groups, loaded, strict=True))
 
 
 class NCCLTransfer(_VLLMTransfer):
@@ -183,11 +205,15 @@ def _weights(learner: ARPOTorchLearner) -> dict[str, Tensor]:
 
 
 def _transfer(
-    learner: ARPOTorchLearner, *, backend: str, casts: bool, actors: Sequence[ActorHandle]
-) -> WeightSnapshot | str:
+    learner: ARPOTorchLearner, *, backend: str, casts: bool, engines: dict[ActorHandle, str], timeout_s: float
+) -> list[Failure | None] | str:
     """Runs in the first learner, or in all that share the model: they assemble each weight, and the first sends it.
 
-    It returns errors as text, since an exception would end the actor.
+    Args:
+        engines: env runner -> the name of the group that its engine has joined.
+
+    Returns:
+        the answers of the env runners. Errors as text, since an exception would end the actor.
     """
     import torch.distributed as dist
     from torch.distributed.tensor import DTensor
@@ -197,29 +223,61 @@ def _transfer(
 
     weights = _weights(learner)
     dtype = COMPUTE_DTYPES[learner.config.dtype] if casts else None
-    pairs = whole_tensors(weights, dtype)
+    snapshot, pairs = learner.weight_snapshot(with_weights=False), whole_tensors(weights, dtype)
     shares_model = any(isinstance(weight, DTensor) for weight in weights.values())
-    failure = None
+    answers: list[Failure | None] | str = []
     if not shares_model or dist.get_rank() == 0:
-        sizes = [learner.config.engine_kwargs.get("tensor_parallel_size", 1)] * len(actors)
         try:
-            from rllib_arpo.engine.vllm.weight_transfer import send_weights
-
-            send_weights(backend, weights, pairs, partial(_call, actors), sizes, dtype)
+            group = _take_group(learner, engines, partial(_connect, learner, backend, weights, dtype, [*engines]))
+            answers = group.send(pairs, snapshot, timeout_s)
+            learner.engine_groups[frozenset(engines)] = group
         except Exception as error:
-            failure = f"{type(error).__name__}: {error}"
+            answers = f"{type(error).__name__}: {error}"
     # Exhaust `pairs` even after a failure: the other learners still enter every collective.
     for _ in pairs:
         pass
-    if shares_model:
-        failures = [failure]
-        dist.broadcast_object_list(failures, src=0)
-        failure = failures[0]
-    return failure or learner.weight_snapshot(with_weights=False)
+    return answers
 
 
-def _call(actors: Sequence[ActorHandle], method: str, arguments: Sequence[dict[str, Any]]) -> None:
-    """Calls a method of the engines of all env runners at once, each with its own arguments."""
-    calls = [actor.transfer_weights.remote(method, own) for actor, own in zip(actors, arguments, strict=True)]
-    if found := [error for error in ray.get(calls) if error is not None]:
-        raise RuntimeError(" ".join(error.message for error in found))
+def _take_group(
+    learner: ARPOTorchLearner, engines: dict[ActorHandle, str], connect: Callable[[], EngineGroup]
+) -> EngineGroup:
+    """The group of these engines that an earlier transfer has left, if all of them are still in it, or a new one.
+
+    An engine is in the last group that it has joined; one that has restarted is in none.
+    """
+    groups, members = learner.engine_groups, frozenset(engines)
+    left = {others: groups.pop(others) for others in [*groups] if others & members}
+    if (kept := left.get(members)) and {*engines.values()} == {kept.name}:
+        return kept
+    for group in left.values():
+        group.close()
+    return connect()
+
+
+def _connect(
+    learner: ARPOTorchLearner,
+    backend: str,
+    weights: dict[str, Tensor],
+    dtype: torch.dtype | None,
+    actors: Sequence[ActorHandle],
+) -> EngineGroup:
+    from rllib_arpo.engine.vllm.weight_transfer import EngineGroup
+
+    sizes = [learner.config.engine_kwargs.get("tensor_parallel_size", 1)] * len(actors)
+    return EngineGroup(backend, weights, dtype, partial(_call, actors), sizes)
+
+
+def _call(actors: Sequence[ActorHandle], method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Failure | None]:
+    """Calls a method of all env runners at once, each with its own arguments."""
+    return [
+        _answer(call)
+        for call in [getattr(actor, method).remote(*own) for actor, own in zip(actors, arguments, strict=True)]
+    ]
+
+
+def _answer(call: ray.ObjectRef) -> Failure | None:
+    try:
+        return ray.get(call)
+    except RayError as error:
+        return Failure(f"An env runner died while it loaded weights: {error}", retry=True)

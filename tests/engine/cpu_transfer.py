@@ -1,12 +1,13 @@
-"""A backend of vLLM's weight transfer without a GPU: vLLM's own "ipc", but for the handles, which become arrays.
+"""vLLM's weight transfer without a GPU: its own "nccl", but for NCCL, in whose place weights pass through a TCP store.
 
-`register` makes it known, in every process that takes part; it imports vLLM.
+Ranks, rendezvous, connections, worker processes and the order of all calls are vLLM's. `register` makes it known in
+every process that takes part; it imports vLLM.
 """
 
 import importlib
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import replace
 
+import torch
 import torch.distributed as dist
 
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
@@ -14,63 +15,46 @@ from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.weights import WEIGHT_SYNCS
 from rllib_arpo.weights.weight_sync import NCCLTransfer
 
-BACKEND = "cpu_test"
+NAME = "cpu_test"
 
 
 class CPUTransfer(NCCLTransfer):
-    backend = BACKEND
+    """Under a name of its own, since "nccl" is only valid with GPUs."""
+
+
+class StoreGroup:
+    """Stands for a `PyNcclCommunicator`."""
+
+    def __init__(self, host, port, rank, world_size, _device=None, **_named_device):
+        from vllm.distributed.utils import StatelessProcessGroup
+
+        self._group = StatelessProcessGroup.create(host, port, rank, world_size, store_timeout=60)
+
+    def broadcast(self, tensor, src, stream=None):
+        tensor.copy_(self._group.broadcast(tensor, src))
+
+    def destroy(self):
+        del self._group
 
 
 def register() -> None:
-    """Makes the backend known to this package and to vLLM."""
-    WEIGHT_SYNCS[BACKEND] = CPUTransfer
+    """Makes the transfer known to this package and to vLLM."""
+    WEIGHT_SYNCS[NAME] = CPUTransfer
     # First: it sets the variables that vLLM reads when it is imported.
     learners_side = importlib.import_module("rllib_arpo.engine.vllm.weight_transfer")
-    import torch
-    from vllm.distributed.weight_transfer import (
-        TrainerWeightTransferEngine,
-        WeightTransferEngineFactory,
-        WeightTransferTrainerFactory,
-    )
-    from vllm.distributed.weight_transfer.base import WeightTransferUpdateInfo
-    from vllm.distributed.weight_transfer.ipc_engine import (
-        IPCTrainerInitInfo,
-        IPCTrainerWeightTransferEngine,
-        IPCWeightTransferEngine,
-    )
+    from vllm.distributed.weight_transfer import nccl_common
 
-    @dataclass
-    class InitInfo(IPCTrainerInitInfo):
-        backend: ClassVar[str] = BACKEND
+    nccl_common.stateless_init_process_group = StoreGroup
+    torch.accelerator.current_device_index = lambda: 0
+    torch.accelerator.synchronize = lambda *_device: None
+    torch.cuda.current_stream = lambda *_device: None
+    # Packed weights need CUDA's streams.
+    learners_side.INIT_INFOS["nccl"] = lambda num_workers: replace(learners_side._nccl(num_workers), packed=False)
 
-    @dataclass
-    class UpdateInfo(WeightTransferUpdateInfo):
-        weights: list
 
-    class Trainer(IPCTrainerWeightTransferEngine):
-        init_info_cls = InitInfo
-
-        def __init__(self, *, client, source, is_sender=True, **_packing):
-            TrainerWeightTransferEngine.__init__(self, client=client, source=source, is_sender=is_sender)
-
-        def _send(self, source) -> None:
-            weights = [(name, weight.numpy()) for name, weight in source]
-            assert [(m.name, m.shape) for m in source.metadata()] == [(name, array.shape) for name, array in weights]
-            self.client.update_weights({"weights": weights})
-
-        @staticmethod
-        def _post_send_sync() -> None:
-            pass
-
-    class Engine(IPCWeightTransferEngine):
-        update_info_cls = UpdateInfo
-
-        def receive_weights(self, update_info) -> None:
-            self.model.load_weights((name, torch.tensor(array)) for name, array in update_info.weights)
-
-    learners_side.INIT_INFOS[BACKEND] = lambda _num_workers: InitInfo(rank=0)
-    WeightTransferEngineFactory.register_engine(BACKEND, Engine)
-    WeightTransferTrainerFactory.register_engine(BACKEND, Trainer)
+def register_workers(engine) -> None:
+    """The same in vLLM's workers, which may have processes of their own."""
+    engine._llm.collective_rpc(lambda _worker: register())
 
 
 class SendingLearner(ARPOTorchLearner):
@@ -78,7 +62,7 @@ class SendingLearner(ARPOTorchLearner):
 
     def build(self):
         super().build()
-        if dist.get_rank() == 0:
+        if not dist.is_initialized() or dist.get_rank() == 0:
             register()
 
 
@@ -86,3 +70,4 @@ class ReceivingEnvRunner(ARPOEnvRunner):
     def __init__(self, config, **kwargs):
         register()
         super().__init__(config, **kwargs)
+        self._engine_thread.call(register_workers, self.engine)

@@ -229,32 +229,34 @@ def test_a_request_that_is_cancelled_is_never_heard_of_again(engine):
     assert events[1].token_ids.tolist() == alone["a"].token_ids.tolist()
 
 
-def test_a_transfer_begins_when_no_step_runs(engines, folders):
-    """Also none that was started for a request that has ended. What is refused leaves the weights alone."""
+def test_no_step_runs_while_weights_arrive(engines, folders, monkeypatch):
+    """Also none that was started ahead. An engine that fails meanwhile has no version."""
     ahead = engines[1]
     ahead.update_weights(weights_of(folders[0]).items(), version=3)
-    shapes = {name: array.shape for name, array in weights_of(folders[0]).items()}
-    core = ahead._llm.engine_core.engine_core
+    queue, seen = ahead._llm.engine_core.engine_core.batch_queue, []
+
+    def rpc(method, kwargs):
+        seen.append((method, kwargs, len(queue), ahead.weight_version))
+        if kwargs == {"update_info": {"fails": True}}:
+            raise ZeroDivisionError
+
+    monkeypatch.setattr(ahead._llm, "collective_rpc", rpc)
     ahead.submit(GenerationRequest("a", PROMPT, 10, seed=1))
     ahead.step()
-    with pytest.raises(RuntimeError, match=r"^Weights cannot be transferred while 1 requests are running\.$"):
-        ahead.begin_transfer(shapes)
+    assert len(queue) == 1
+    ahead.receive_weights({"names": []}, 4)
+    assert seen == [
+        ("start_weight_update", {}, 0, NO_WEIGHTS),
+        ("update_weights", {"update_info": {"names": []}}, 0, NO_WEIGHTS),
+        ("finish_weight_update", {}, 0, NO_WEIGHTS),
+    ]
     ahead.step()
-    ahead.cancel("a")
-    with pytest.raises(
-        ValueError, match=r"^These are not the weights of the engine's model\. lm_head\.weight: missing"
-    ):
-        ahead.begin_transfer({})
-    assert ahead.weight_version == 3
-    ahead.submit(GenerationRequest("b", PROMPT, 10, seed=1))
-    ahead.step()
-    ahead.cancel("b")
-    assert len(core.batch_queue) == 1
-    ahead.begin_transfer(shapes)
-    assert (len(core.batch_queue), ahead.weight_version) == (0, NO_WEIGHTS)
-    ahead.end_transfer(-1)
-    finished = run_one(ahead, PROMPT, max_tokens=3, seed=1)
-    assert (len(finished.token_ids), finished.num_cached_tokens, ahead.weight_version) == (3, 0, -1)
+    with pytest.raises(ZeroDivisionError):
+        ahead.receive_weights({"fails": True}, 5)
+    assert ahead.weight_version == NO_WEIGHTS
+    ahead.receive_weights({}, 6)
+    (finished,) = to_the_end(ahead)
+    assert finished.weight_versions.tolist() == [3, 4] + [6] * 8
 
 
 def test_a_batch_that_is_preempted_keeps_its_tokens(engines, tmp_path):

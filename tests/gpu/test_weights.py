@@ -55,13 +55,14 @@ def count_as_new(learner, **_kwargs: object) -> None:
     learner._weight_version += 1
 
 
+@pytest.mark.parametrize("lag", [0, 1])
 @pytest.mark.parametrize("transport", ["ipc", "nccl"], indirect=True)
-def test_engines_compute_with_the_learners_weights_after_every_update(transport, own_ray, model_folder):
+def test_engines_compute_with_the_learners_weights_after_every_update(transport, lag, own_ray, model_folder):
     share = GPUS[transport][1]
     config = small_config(model_folder, engine="vllm", gpu_memory_utilization=0.3, kv_cache_memory_bytes=256 << 20)
     config.environment("Parity-v0", env_config={"num_turns": 2})
     config.env_runners(num_env_runners=1, num_gpus_per_env_runner=share)
-    config.learners(num_learners=1, num_gpus_per_learner=share)
+    config.learners(num_learners=1, num_gpus_per_learner=share).adaptive_rollout(max_weight_lag=lag)
     algorithm = config.build_algo()
     try:
         assert algorithm.config.weight_sync == transport  # Of "auto".

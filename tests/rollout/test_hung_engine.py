@@ -50,6 +50,16 @@ def test_the_loop_ends_with_the_cause():
         loop.take()
 
 
+@pytest.mark.timeout(60)
+def test_a_step_may_wait_longer_for_the_weights_before_it():
+    policy = RandomPolicy(VOCAB_SIZE, replies=[[7, ANSWER]])
+    thread = EngineThread()
+    with QuestionLoop(scripted_engine(policy.reply, vocab_size=VOCAB_SIZE), thread) as loop:
+        thread.submit(time.sleep, 1.0)
+        loop.submit(question_refs([0]), [ScriptedEnv({})], settings())
+        assert [question.ref.number for question in loop.take()] == [0]
+
+
 def test_the_algorithm_ends_with_the_cause_and_stops(ray_cluster, model_folder):
     algorithm = small_config(model_folder).build_algo()
     hang(algorithm.env_runner.engine, after_steps=3)

@@ -100,7 +100,6 @@ FURTHER: tuple[dict[str, Any], ...] = (
     # Engines and weights.
     {"weight_sync": "ipc"},
     {"weight_sync": "ipc", "engine": "vllm"},
-    {"weight_sync": "nccl", "engine": "vllm", "num_env_runners": 1, "max_weight_lag": 1},
     {"weight_sync": "nccl", "engine": "vllm", "num_env_runners": 1, "num_gpus_per_env_runner": 1},
     {"weight_sync": "ipc", "engine": "vllm", "num_env_runners": 1, "num_gpus_per_env_runner": 0.5},
     {"weight_sync": "ipc", "engine": "vllm", "num_env_runners": 2, "num_gpus_per_env_runner": 0.4,

@@ -56,7 +56,7 @@ FORKS = {"explore": True, "branching": "threshold"}
         {"lora": {}},
         {"lora": {"r": 2, "lora_alpha": 4, "target_modules": "all-linear", "lora_dropout": 0}},
         {"lora": {"init_lora_weights": "orthogonal"}},
-        {"weight_sync": "nccl", "engine": "vllm", "num_learners": 2, **OWN_GPUS},
+        {"weight_sync": "nccl", "engine": "vllm", "num_learners": 2, "max_weight_lag": 1, **OWN_GPUS},
         {"weight_sync": "nccl", "engine": "vllm", "num_learners": 2, "sharding": "fsdp2", **OWN_GPUS},
         # RLlib's keys say what is so anyway.
         {"batch_mode": "complete_episodes"},

@@ -1,12 +1,15 @@
 """Learner and env runners, each in the driver's process or in one of its own; scripted engines."""
 
+import time
+
 import numpy as np
 import pytest
 import ray
 
 from rllib_arpo import ARPOConfig
+from rllib_arpo.weights import weight_sync
 from rllib_arpo.weights.snapshot import WeightSyncError
-from rllib_arpo.weights.weight_sync import InProcessReload
+from rllib_arpo.weights.weight_sync import InProcessReload, load_timeout_s
 from tests.helpers.configs import small_config
 from tests.helpers.weights import learner_weights, set_learner_weights
 
@@ -42,7 +45,7 @@ def test_every_engine_gets_the_learners_weights(
     monkeypatch.undo()
     assert algorithm._weight_version == 1
     if num_learners:
-        assert [type(value) for value in passed] == [int, ray.ObjectRef]
+        assert [type(value) for value in passed] == [tuple, ray.ObjectRef]
     engines = engine_weights(algorithm)
     assert len(engines) == max(num_env_runners, 1)
     for weights in engines:
@@ -72,3 +75,18 @@ def test_an_engine_that_does_not_take_them_ends_the_run_with_the_cause(ray_clust
     message = rf"^Env runner {num_env_runners} did not get the weights of version 0: Unknown or missing weights: "
     with pytest.raises(WeightSyncError, match=message):
         config.build_algo()
+
+
+def test_the_limit_follows_from_the_bytes(ray_cluster, model_folder, built, monkeypatch):
+    assert (load_timeout_s(0), load_timeout_s(16_000_000_000)) == (540.0, 700.0)
+    algorithm = built(small_config(model_folder))
+    size = sum(4 * array.size for name, array in learner_weights(algorithm).items() if name != "lm_head.weight")
+    assert algorithm.learner_group._learner.engine_bytes == size
+    monkeypatch.setattr(weight_sync, "CALL_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(weight_sync, "SLOWEST_BYTES_PER_S", 8.0 * size)
+    algorithm.env_runner.engine.update_weights = lambda *_arguments: time.sleep(2.0)
+    set_learner_weights(algorithm, 0.5)
+    with pytest.raises(
+        WeightSyncError, match=r"TimeoutError: The engine has not finished load_and_verify within 0\.125 s"
+    ):
+        algorithm._push_weights()

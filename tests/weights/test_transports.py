@@ -50,7 +50,8 @@ def test_the_transport_of_a_placement(where, expected):
 
 @pytest.mark.parametrize(("where", "changes", "expected"), [
     ((1, 1, 1, 1), {"engine": "scripted"}, ARRAYS),
-    ((1, 1, 1, 1), {"max_weight_lag": 1}, ARRAYS),
+    ((1, 1, 1, 1), {"max_weight_lag": 1}, "nccl"),
+    ((1, 0.5, 1, 0.5), {"max_weight_lag": 1}, "ipc"),
     ((1, 1, 1, 1), {"lora": {"r": 8}}, ARRAYS),
     ((1, 1, 1, 1), {"weight_sync": ARRAYS}, ARRAYS),
     ((1, 0, 1, 0), {"weight_sync": "nccl"}, "nccl"),

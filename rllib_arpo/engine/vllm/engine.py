@@ -13,7 +13,7 @@ import dataclasses
 import gc
 import itertools
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -189,40 +189,40 @@ class VLLMEngine:
     def update_weights(self, weights: Iterable[tuple[str, np.ndarray]], version: int) -> None:
         """Replaces all weights. Checks names and shapes before it loads anything.
 
-        vLLM preempts the running requests: it frees their KV cache and computes it again at the next step, with the new
-        weights, for the prompt and all tokens so far. A request keeps its tokens, its sampler and its entropy window.
-        A step that was started ahead ends first: vLLM would drop its tokens, but not undo the draws of seeded samplers.
-
         Raises:
             ValueError: a name is missing or unknown, or a shape is wrong; the engine goes on with its old weights.
         """
         arrays = dict(weights)
-        self._check_shapes({name: array.shape for name, array in arrays.items()})
-        self._finish_step()
-        self._llm.collective_rpc(unpack_experts)
-        self._llm.collective_rpc("reload_weights", kwargs={"weights_iterator": as_tensors(arrays)})
-        self._drop_computed(version)
+        self.check_weights({name: array.shape for name, array in arrays.items()})
+        reload = ("reload_weights", {"weights_iterator": as_tensors(arrays)})
+        self._replace_weights(version, (unpack_experts, {}), reload)
 
-    def begin_transfer(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self._check_awake()
-        self._finish_step()
-        if self._running:
-            raise RuntimeError(f"Weights cannot be transferred while {len(self._running)} requests are running.")
-        self._check_shapes(shapes)
-        self.weight_version = NO_WEIGHTS
-
-    def transfer_weights(self, method: str, arguments: dict[str, Any]) -> None:
-        self._llm.collective_rpc(method, kwargs=arguments)
-
-    def end_transfer(self, version: int) -> None:
-        self._drop_computed(version)
-
-    def _check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    def check_weights(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
         if self._expected is None:
             self._expected = expected_shapes(self._config.model_name_or_path)
         check_shapes(shapes, self._expected)
 
-    def _drop_computed(self, version: int) -> None:
+    def join_transfer(self, init_info: dict[str, Any]) -> None:
+        self._llm.collective_rpc("shutdown_weight_transfer_engine")
+        self._llm.collective_rpc("init_weight_transfer_engine", kwargs={"init_info": init_info})
+
+    def receive_weights(self, update_info: dict[str, Any], version: int) -> None:
+        update = ("update_weights", {"update_info": update_info})
+        self._replace_weights(version, ("start_weight_update", {}), update, ("finish_weight_update", {}))
+
+    def _replace_weights(self, version: int, *calls: tuple[str | Callable[..., Any], dict[str, Any]]) -> None:
+        """Makes these calls of the workers between two steps. Until all have ended, the engine has no version.
+
+        vLLM then preempts the running requests: it frees their KV cache and computes it again at the next step, with
+        the new weights, for the prompt and all tokens so far. A request keeps its tokens, its sampler and its entropy
+        window. A step that was started ahead ends first: vLLM would drop its tokens, but not undo the draws of seeded
+        samplers.
+        """
+        self._check_awake()
+        self._finish_step()
+        self.weight_version = NO_WEIGHTS
+        for method, arguments in calls:
+            self._llm.collective_rpc(method, kwargs=arguments)
         if not self._llm.reset_prefix_cache(reset_running_requests=True):
             raise RuntimeError("vLLM did not drop its prefix cache: old and new weights would mix.")
         self.weight_version = version

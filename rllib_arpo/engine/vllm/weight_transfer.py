@@ -6,7 +6,9 @@ engines in other processes on the same GPU.
 
 import itertools
 import socket
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,46 +17,98 @@ import torch
 from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTransferTrainerFactory
 from vllm.distributed.weight_transfer.base import TrainerInitInfo
 
+from rllib_arpo.faults import Failure
+from rllib_arpo.weights.snapshot import IncomingWeights, WeightSnapshot
+
 #: vLLM 0.33 reads `WeightSource.metadata` as a property and iterates over `iter_full()`; before, it calls `metadata()`
 #: and iterates over the source itself.
 _metadata_method = cached_property if hasattr(WeightSource, "iter_full") else (lambda method: method)
 
 
 class WeightStream(WeightSource):
-    """Weights by name, for one transfer; tied ones under each of their names (vLLM's `ModuleSource` omits them).
+    """Weights by name; tied ones under each of their names (vLLM's `ModuleSource` omits them).
+
+    Attributes:
+        pairs: (name, whole tensor), each made when it is sent; for one transfer.
 
     Args:
         metadata: describes the tensors of `pairs`, in the same order.
-        pairs: (name, whole tensor), each made when it is sent.
     """
 
-    def __init__(self, metadata: Sequence[ParamMeta], pairs: Iterator[tuple[str, torch.Tensor]]):
+    def __init__(self, metadata: Sequence[ParamMeta]):
         self._metadata = list(metadata)
-        self._pairs = pairs
+        self.pairs: Iterator[tuple[str, torch.Tensor]] = iter(())
 
     @_metadata_method
     def metadata(self) -> list[ParamMeta]:
         return self._metadata
 
     def iter_full(self) -> Iterator[tuple[str, torch.Tensor]]:
-        return self._pairs
+        return self.pairs
 
     def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         return self.iter_full()
 
 
-class EngineGroupClient:
-    """vLLM's `VLLMWeightSyncClient`: makes all engines take the same step of a transfer and waits for all of them.
+class EngineGroup:
+    """Engines that are connected with this learner, for any number of transfers.
 
-    Args:
-        call: `(method, arguments of each engine)`; calls `VLLMEngine.transfer_weights` on all engines at once, and
-            raises if one fails.
-        world_sizes: the number of GPUs of each engine.
+    vLLM's trainer reaches them through it (`VLLMWeightSyncClient`). A transfer is a single call of each engine, so an
+    engine is held from its first weight to its last one: its requests wait, and go on with the new weights.
+
+    Attributes:
+        name: differs from the names of all other groups; engines remember it.
     """
 
-    def __init__(self, call: Callable[[str, Sequence[dict[str, Any]]], None], world_sizes: Sequence[int]):
-        self._call = call
-        self._world_sizes = list(world_sizes)
+    def __init__(
+        self,
+        backend: str,
+        weights: Mapping[str, torch.Tensor],
+        dtype: torch.dtype | None,
+        call: Callable[[str, Sequence[tuple[Any, ...]]], list[Failure | None]],
+        world_sizes: Sequence[int],
+    ):
+        """Connects the engines.
+
+        Args:
+            backend: a key of `INIT_INFOS`.
+            weights: Hugging Face name -> tensor on the learner's GPU, or its part of a tensor.
+            dtype: the type in which they travel; None: each weight's own.
+            call: `(method, arguments of each env runner)`; calls all env runners at once and returns their answers.
+            world_sizes: the number of GPUs of each engine.
+
+        Raises:
+            RuntimeError: an engine did not join.
+        """
+        self.name = uuid.uuid4().hex
+        self._call, self._world_sizes = call, list(world_sizes)
+        metadata = [ParamMeta(name, dtype or weight.dtype, tuple(weight.shape)) for name, weight in weights.items()]
+        self._source = WeightStream(metadata)
+        device = next(iter(weights.values())).device
+        # vLLM sends from the current device; -1 changes nothing.
+        self._device = device.index if device.type == "cuda" else -1
+        with torch.cuda.device(self._device):
+            self._trainer = WeightTransferTrainerFactory.trainer_init(
+                INIT_INFOS[backend](sum(world_sizes)), client=self, source=self._source
+            )
+
+    def send(
+        self, pairs: Iterator[tuple[str, torch.Tensor]], snapshot: WeightSnapshot, timeout_s: float
+    ) -> list[Failure | None]:
+        """Sends weights to all engines; returns the answers of their env runners.
+
+        Args:
+            pairs: (name, whole tensor) of all weights in `dtype`: `whole_tensors`.
+            snapshot: their version and probe.
+            timeout_s: see `ARPOEnvRunner.load_weights`.
+        """
+        self._source.pairs, self._snapshot, self._timeout_s = pairs, snapshot, timeout_s
+        with torch.cuda.device(self._device):
+            self._trainer.send_weights()
+        return self._answers
+
+    def close(self) -> None:
+        self._trainer.shutdown()
 
     def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
         """Shifts vLLM's ranks, which count within one engine: each engine's ranks follow the previous engine's."""
@@ -63,23 +117,19 @@ class EngineGroupClient:
             init_info | {"rank_offset": init_info["rank_offset"] + offset} if "rank_offset" in init_info else init_info
             for offset in first
         ]
-        self._call("init_weight_transfer_engine", [{"init_info": info} for info in infos])
+        answers = self._call("join_transfer", [(self.name, info) for info in infos])
+        if failures := [failure.message for failure in answers if failure is not None]:
+            raise RuntimeError(" ".join(failures))
 
     def start_weight_update(self) -> None:
-        self._call_all("start_weight_update")
+        """Does nothing: an engine starts, updates and finishes in one call (`VLLMEngine.receive_weights`)."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        self._call_all("update_weights", update_info=update_info)
+        snapshot = replace(self._snapshot, weights=IncomingWeights(update_info))
+        self._answers = self._call("load_weights", [(snapshot, self._timeout_s)] * len(self._world_sizes))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Passes no version on: we set the version when the weights are verified."""
-        self._call_all("finish_weight_update")
-
-    def shutdown_weight_transfer_engine(self) -> None:
-        self._call_all("shutdown_weight_transfer_engine")
-
-    def _call_all(self, method: str, **arguments: Any) -> None:
-        self._call(method, [arguments] * len(self._world_sizes))
+        """Does nothing, like `start_weight_update`."""
 
 
 def _nccl(num_workers: int) -> TrainerInitInfo:
@@ -95,37 +145,8 @@ def _nccl(num_workers: int) -> TrainerInitInfo:
 def _ipc(_num_workers: int) -> TrainerInitInfo:
     from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
 
-    return IPCTrainerInitInfo(rank=0)
+    return IPCTrainerInitInfo(rank=0, packed=False)  # Packed ones come in several calls.
 
 
 #: Backend -> the initial arguments of vLLM's trainer engine, given the total number of GPUs of all engines.
 INIT_INFOS: dict[str, Callable[[int], TrainerInitInfo]] = {"nccl": _nccl, "ipc": _ipc}
-
-
-def send_weights(
-    backend: str,
-    weights: Mapping[str, torch.Tensor],
-    pairs: Iterator[tuple[str, torch.Tensor]],
-    call: Callable[[str, Sequence[dict[str, Any]]], None],
-    world_sizes: Sequence[int],
-    dtype: torch.dtype | None,
-) -> None:
-    """Sends weights to all engines. A connection lasts for one transfer, since engines come and go between transfers.
-
-    Args:
-        weights: Hugging Face name -> tensor on the learner's GPU, or its part of a tensor.
-        pairs: the same weights as whole tensors, to be sent: `whole_tensors(weights, dtype)`.
-        call, world_sizes: see `EngineGroupClient`.
-        dtype: the type of `pairs`; None: each weight's own.
-    """
-    client = EngineGroupClient(call, world_sizes)
-    metadata = [ParamMeta(name, dtype or weight.dtype, tuple(weight.shape)) for name, weight in weights.items()]
-    device = next(iter(weights.values())).device
-    # vLLM sends from the current device; -1 changes nothing.
-    with torch.cuda.device(device.index if device.type == "cuda" else -1):
-        trainer = WeightTransferTrainerFactory.trainer_init(
-            INIT_INFOS[backend](sum(world_sizes)), client=client, source=WeightStream(metadata, pairs)
-        )
-        trainer.send_weights()
-        client.shutdown_weight_transfer_engine()
-        trainer.shutdown()
