@@ -82,7 +82,7 @@ class WeightSync(ABC):
             return version
         manager = group._worker_manager
         versions = manager.foreach_actor("weight_version", remote_actor_ids=runners, timeout_seconds=ANSWER_TIMEOUT_S)
-        behind = [answer.actor_id for answer in versions if answer.ok and answer.get() != version]
+        behind = sorted(answer.actor_id for answer in versions if answer.ok and answer.get() != version)
         if behind:
             restart_failed(manager, behind, self._load(manager, behind, timeout_s))
         return version
@@ -177,7 +177,7 @@ class _VLLMTransfer(WeightSync):
         limit = timeout_s + ANSWER_TIMEOUT_S
         answers = _ask(manager, runners, "begin_transfer", {"shapes": shapes}, limit)
         restart_failed(manager, runners, answers)
-        groups = {runner: answer for runner, answer in answers.items() if isinstance(answer, str)}
+        groups = {runner: answers[runner] for runner in runners if isinstance(answers.get(runner), str)}
         if not groups:
             raise WeightSyncError(f"weight_sync={self.backend!r}: no env runner is left to take the weights.")
         engines = {manager.actors()[runner]: group for runner, group in groups.items()}
@@ -228,7 +228,7 @@ def _transfer(
     answers: list[Failure | None] | str = []
     if not shares_model or dist.get_rank() == 0:
         try:
-            group = _take_group(learner, engines, partial(_connect, learner, backend, weights, dtype, [*engines]))
+            group = _take_group(learner, engines) or _connect(learner, backend, weights, dtype, [*engines])
             answers = group.send(pairs, snapshot, timeout_s)
             learner.engine_groups[frozenset(engines)] = group
         except Exception as error:
@@ -239,12 +239,11 @@ def _transfer(
     return answers
 
 
-def _take_group(
-    learner: ARPOTorchLearner, engines: dict[ActorHandle, str], connect: Callable[[], EngineGroup]
-) -> EngineGroup:
-    """The group of these engines that an earlier transfer has left, if all of them are still in it, or a new one.
+def _take_group(learner: ARPOTorchLearner, engines: dict[ActorHandle, str]) -> EngineGroup | None:
+    """The group of these engines that an earlier transfer has left, if all of them are still in it.
 
-    An engine is in the last group that it has joined; one that has restarted is in none.
+    An engine is in the last group that it has joined, and after a restart in none. Otherwise all their groups are
+    closed.
     """
     groups, members = learner.engine_groups, frozenset(engines)
     left = {others: groups.pop(others) for others in [*groups] if others & members}
@@ -252,7 +251,7 @@ def _take_group(
         return kept
     for group in left.values():
         group.close()
-    return connect()
+    return None
 
 
 def _connect(
@@ -270,10 +269,8 @@ def _connect(
 
 def _call(actors: Sequence[ActorHandle], method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Failure | None]:
     """Calls a method of all env runners at once, each with its own arguments."""
-    return [
-        _answer(call)
-        for call in [getattr(actor, method).remote(*own) for actor, own in zip(actors, arguments, strict=True)]
-    ]
+    calls = [getattr(actor, method).remote(*own) for actor, own in zip(actors, arguments, strict=True)]
+    return [_answer(call) for call in calls]
 
 
 def _answer(call: ray.ObjectRef) -> Failure | None:
