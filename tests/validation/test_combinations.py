@@ -103,7 +103,7 @@ def test_the_clip_bounds_of_an_algorithm_stay_where_an_update_has_a_single_step(
 
 @pytest.mark.usefixtures("unknown_cluster")
 @pytest.mark.parametrize(("learners", "learner", "env_runners", "env_runner"), [
-    (4, 0.1, 4, 0.9), (2, 0.45, 2, 0.55), (2, 0.45, 3, 0.55), (2, 0.55, 2, 0.45), (3, 0.1, 2, 0.9),
+    (4, 0.1, 4, 0.9), (2, 0.45, 2, 0.55), (2, 0.45, 3, 0.55), (3, 0.1, 2, 0.9),
     # Two engines are on each GPU.
     (2, 0.32, 4, 0.34),
 ])  # fmt: skip
