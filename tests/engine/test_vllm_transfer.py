@@ -299,9 +299,7 @@ def test_the_whole_way_through_ray(model_folder):
         (computed,) = engine_log_probs(algorithm)
         np.testing.assert_allclose(computed, learner_log_probs(algorithm), atol=1e-3)
         algorithm.learner_group.foreach_learner(break_groups)
-        with pytest.raises(
-            WeightSyncError, match=r"^weight_sync='nccl' failed: ZeroDivisionError: division by zero$"
-        ):
+        with pytest.raises(WeightSyncError, match=r"^weight_sync='nccl' failed: ZeroDivisionError: division by zero$"):
             algorithm.train()
         assert learner_weights(algorithm).keys() == expected_shapes(model_folder).keys()
         algorithm.stop()
