@@ -85,6 +85,7 @@ class TreeGRPOConfig(ARPOConfig):
     def __init__(self, algo_class: type[Algorithm] | None = None):
         super().__init__(algo_class=algo_class or TreeGRPO)
         self.branching = "always"
+        self.num_initial_rollouts = 8
         self.branch_width = 1
         self.budget_allocation = "random_over_tree"
         self.baseline = "tree"

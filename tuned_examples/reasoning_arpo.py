@@ -22,8 +22,8 @@ The cold start of the 3B model needs one GPU of 80 GB. Those of 7B and 8B need s
 --num_processes 8 -m rllib_arpo cold-start --fsdp ...`) or a LoRA (`--lora-rank 64`).
 
 Hardware: 8 GPUs of the size above. Each has a learner and an engine, which sleeps during updates. Training keeps 16
-bytes a parameter (fp32 weights, gradients and two Adam moments), and FSDP2 gives each learner an eighth of them. With
-separate GPUs half of them wait for the other half, but an engine may have several:
+bytes a parameter (fp32 weights, gradients and two Adam moments), and FSDP2 gives each learner an eighth of them. If
+learners and engines have GPUs of their own, half of the GPUs always wait, but an engine may have several:
 
     --num-learners 4 --num-gpus-per-learner 1 --num-env-runners 4 --num-gpus-per-env-runner 1
 

@@ -2,7 +2,7 @@
 
     rllib-arpo doctor
     rllib-arpo doctor tuned_examples/reasoning_arpo.py --model M --data D --gpu-memory-gb 80
-    rllib-arpo doctor --rows tuned_examples/reasoning_arpo.py --model M --data D
+    rllib-arpo doctor --rows tuned_examples/reasoning_arpo.py --model M --data D --index I
 
 With a recipe and its arguments the command also computes the memory that the run needs, and compares it with the GPUs
 of this machine or with GPUs of the size in --gpu-memory-gb. It starts neither Ray nor an engine. A recipe that makes

@@ -448,6 +448,7 @@ class ARPOTorchLearner(TorchLearner):
 
     @override(TorchLearner)
     def shutdown(self) -> None:
+        """Closes the engines' connections. Ray calls it for a learner in the driver; it kills the remote ones."""
         super().shutdown()
         for group in self.engine_groups.values():
             group.close()

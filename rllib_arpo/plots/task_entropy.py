@@ -43,7 +43,7 @@ class TaskEntropy:
         nodes: the nodes with their dH.
         curves: group of turns -> its curve.
         rises: group of nodes -> their number, the means of `MEANS`, and the quantiles of dH.
-        rules: fork rule -> the share of nodes that it would fork, if there were no budget.
+        rules: fork rule -> the mean probability of a child at a node, if there were no budget.
     """
 
     task: str
@@ -84,7 +84,7 @@ def task_entropy(task: str, rows: pd.DataFrame, params: BranchingParams) -> Task
 
 
 def _chances(rule: str, deltas: Sequence[float], params: BranchingParams) -> list[float]:
-    """The probabilities that nodes of these dH fork."""
+    """The probabilities of a child at nodes of these dH."""
     chance = BRANCHING_RULES[rule].chance
     assert chance is not None  # True for all rules that decide by P.
     return [chance(NodeEvidence(delta), params) for delta in deltas]
@@ -135,7 +135,7 @@ def entropy_tables(found: TaskEntropy) -> list[Table]:
         for name, rise in found.rises.items()
     ]
     rules = [[rule, cell(mean, ".3f")] for rule, mean in found.rules.items()]
-    return [plain_table(["", "nodes", "dH", "dH > 0"], rises), plain_table(["rule", "nodes that fork"], rules)]
+    return [plain_table(["", "nodes", "dH", "dH > 0"], rises), plain_table(["rule", "P of a child"], rules)]
 
 
 def write_figure(path: Path, found: TaskEntropy, window: int, title: str) -> None:

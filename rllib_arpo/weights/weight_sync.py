@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -227,12 +228,16 @@ def _transfer(
     shares_model = any(isinstance(weight, DTensor) for weight in weights.values())
     answers: list[Failure | None] | str = []
     if not shares_model or dist.get_rank() == 0:
+        group = None
         try:
             group = _take_group(learner, engines) or _connect(learner, backend, weights, dtype, [*engines])
             answers = group.send(pairs, snapshot, timeout_s)
             learner.engine_groups[frozenset(engines)] = group
         except Exception as error:
             answers = f"{type(error).__name__}: {error}"
+            if group is not None:
+                with suppress(Exception):
+                    group.close()
     # Exhaust `pairs` even after a failure: the other learners still enter every collective.
     for _ in pairs:
         pass
@@ -264,13 +269,23 @@ def _connect(
     from rllib_arpo.engine.vllm.weight_transfer import EngineGroup
 
     sizes = [learner.config.engine_kwargs.get("tensor_parallel_size", 1)] * len(actors)
-    return EngineGroup(backend, weights, dtype, partial(_call, actors), sizes)
+    return EngineGroup(backend, weights, dtype, partial(_call_all, actors), sizes)
 
 
-def _call(actors: Sequence[ActorHandle], method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Failure | None]:
-    """Calls a method of all env runners at once, each with its own arguments."""
+def _call_all(actors: Sequence[ActorHandle], method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Failure | None]:
+    """Calls a method of all env runners at once, each with its own arguments.
+
+    It logs a failure as soon as it arrives: the learner may then wait for this engine in NCCL until its limit.
+    """
     calls = [getattr(actor, method).remote(*own) for actor, own in zip(actors, arguments, strict=True)]
-    return [_answer(call) for call in calls]
+    answers: dict[ray.ObjectRef, Failure | None] = {}
+    waiting = calls
+    while waiting:
+        [done], waiting = ray.wait(waiting)
+        answers[done] = failure = _answer(done)
+        if failure is not None:
+            logger.error(failure.message)
+    return [answers[call] for call in calls]
 
 
 def _answer(call: ray.ObjectRef) -> Failure | None:

@@ -57,7 +57,7 @@ class EngineGroup:
     engine is held from its first weight to its last one: its requests wait, and go on with the new weights.
 
     Attributes:
-        name: differs from the names of all other groups; engines remember it.
+        name: differs from the names of all other groups; env runners remember it.
     """
 
     def __init__(
