@@ -42,8 +42,9 @@ class FailsAndReports(RLlibCallback):
 
 
 def parse(output: Path, *argv: str) -> argparse.Namespace:
-    parser = gpu_recipe_parser(num_learners=0, num_env_runners=0, stop_iters=4)
-    sizes = ["--num-gpus-per-learner", "0", "--num-envs-per-env-runner", "2", "--checkpoint-freq", "1"]
+    parser = gpu_recipe_parser(stop_iters=4)
+    sizes = ["--num-learners", "0", "--num-env-runners", "0", "--num-gpus-per-env-runner", "0"]
+    sizes += ["--num-gpus-per-learner", "0", "--num-envs-per-env-runner", "2", "--checkpoint-freq", "1"]
     return parser.parse_args(["--model", "m", "--data", "d", "--output", str(output), *sizes, *argv])
 
 
