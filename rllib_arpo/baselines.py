@@ -78,8 +78,9 @@ class TreeGRPOConfig(ARPOConfig):
 
     When the N initial trajectories have ended, M - N of their tool responses get one child each: random ones, from each
     tree in turn. The authors' (M, N, L) = (2, 2, 1) is `num_initial_rollouts=2, num_rollouts=6`. This is one round of
-    expansion (their L = 1) if the initial trajectories have M - N nodes; otherwise, and mostly with the default N = 2, the
-    children's nodes follow in more rounds. The paper's KL term is off unless you set `kl_coeff`; the authors' runs have 0.001.
+    expansion (their L = 1) if the initial trajectories have M - N nodes; otherwise, and mostly with the default N = 2,
+    the children's nodes follow in more rounds. The paper's KL term is off unless you set `kl_coeff`; the authors' runs
+    have 0.001.
     """
 
     def __init__(self, algo_class: type[Algorithm] | None = None):
