@@ -40,7 +40,7 @@ from rllib_arpo.core.branching import PAPER_THRESHOLD
 from rllib_arpo.envs.sandbox.backends import BACKENDS
 from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser
-from rllib_arpo.recipes.gpus import ENGINE_MEMORY, SHARED_ENGINE_MEMORY
+from rllib_arpo.recipes.gpus import engine_memory
 
 #: Two epochs of train_10k.parquet: 128 of its 10,000 questions an iteration, without the rest of an epoch.
 REASONING_ITERATIONS = 2 * (10_000 // 128)
@@ -226,8 +226,7 @@ def _place(config: ARPOConfig, args: argparse.Namespace) -> None:
     if gpus > 1 and gpus != int(gpus):
         raise ValueError(f"--num-gpus-per-env-runner {gpus:g}: must be a whole number, or less than 1.")
     shared = 0 < gpus < 1 and 0 < args.num_gpus_per_learner < 1
-    of_its_part = SHARED_ENGINE_MEMORY if shared else ENGINE_MEMORY
-    engine: dict[str, Any] = {"gpu_memory_utilization": of_its_part * min(1.0, gpus)} if gpus else {}
+    engine: dict[str, Any] = {"gpu_memory_utilization": engine_memory(min(1.0, gpus), shared)} if gpus else {}
     if gpus > 1:
         engine["tensor_parallel_size"] = int(gpus)
     given = {"gpu_memory_utilization": args.gpu_memory_utilization, "kv_cache_dtype": args.kv_cache_dtype}

@@ -14,11 +14,12 @@ from rllib_arpo.doctor.budget import Run, budget_checks, decide, read_run
 from rllib_arpo.doctor.checks import Mark, Memory
 from rllib_arpo.engine.memory import engine_need
 from rllib_arpo.learner.run_shapes import engine_shape, learner_shape
-from rllib_arpo.recipes.gpus import ENGINE_MEMORY, SHARED_ENGINE_MEMORY
+from rllib_arpo.recipes.gpus import engine_memory
 
 GPU_GB = 80.0
-#: The numbers of GPUs that are tried.
+#: The numbers of learners that are tried, and of the GPUs of one engine, which are on one machine.
 NUMBERS = (1, 2, 4, 8, 16, 32, 64)
+PARALLEL = (1, 2, 4, 8)
 #: The trajectories of the greatest length for which an engine's cache must have room at a time.
 TRAJECTORIES = 4
 CONTEXTS = (8192, 16384, 32768)
@@ -63,7 +64,7 @@ def _shared(run: Run, context: int) -> str:
 
 def _apart(run: Run, context: int) -> str:
     """The GPUs of the learners, and those of one engine; "no" if no number of them is enough."""
-    sums = ((learners, parallel) for learners in NUMBERS for parallel in NUMBERS[:4])
+    sums = ((learners, parallel) for learners in NUMBERS for parallel in PARALLEL)
     return next((f"{a} + {b}" for a, b in sums if fits(apart(run, context, a, b))), "no")
 
 
@@ -71,7 +72,7 @@ def shared(run: Run, context: int, number: int) -> Run:
     """The run on this number of GPUs, as the recipes for eight GPUs divide them."""
     config = ARPOConfig().learners(num_learners=number, num_gpus_per_learner=0.1)
     config.env_runners(num_env_runners=number, num_gpus_per_env_runner=0.9)
-    engine = {"gpu_memory_utilization": 0.9 * SHARED_ENGINE_MEMORY}
+    engine = {"gpu_memory_utilization": engine_memory(0.9, shared=True)}
     return _run(run, config.language_model(engine_kwargs=engine, sleep_level=2), context)
 
 
@@ -79,7 +80,7 @@ def apart(run: Run, context: int, learners: int, parallel: int) -> Run:
     """The run with one GPU for each learner, and `parallel` others for an engine."""
     config = ARPOConfig().learners(num_learners=learners, num_gpus_per_learner=1)
     config.env_runners(num_env_runners=1, num_gpus_per_env_runner=parallel)
-    engine = {"gpu_memory_utilization": ENGINE_MEMORY, "tensor_parallel_size": parallel}
+    engine = {"gpu_memory_utilization": engine_memory(1.0, shared=False), "tensor_parallel_size": parallel}
     return _run(run, config.language_model(engine_kwargs=engine), context)
 
 

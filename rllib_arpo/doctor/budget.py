@@ -17,8 +17,8 @@ from rllib_arpo.learner.placement import (
     gpu_groups,
     needed_on,
     num_gpus,
-    refused_shares,
     wanted_shares,
+    why_not_placed,
 )
 from rllib_arpo.learner.run_shapes import engine_shape, learner_shape
 from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES
@@ -188,8 +188,8 @@ def _check(fits: bool, name: str, found: str, advice: str) -> Check:
 
 def _number(run: Run, memory: Memory, given_gb: float | None) -> Check:
     shares = [share for _, share in wanted_shares(run.learner, run.engine)]
-    if refusal := refused_shares(shares, run.learner.number):
-        return Check(Mark.MISSING, "GPUs", refusal)
+    if reason := why_not_placed(shares, run.learner.number):
+        return Check(Mark.MISSING, "GPUs", reason)
     wanted, here = num_gpus(run.learner, run.engine), len(memory.gpus)
     if given_gb is not None:
         return Check(Mark.OK, "GPUs", f"the run takes {wanted}, here assumed to have {size(given_gb * 1e9)} each")

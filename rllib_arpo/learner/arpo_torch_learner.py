@@ -71,7 +71,7 @@ from rllib_arpo.learner.sharding import SHARDINGS, NonFiniteLossError, gather_na
 from rllib_arpo.learner.training_data import Minibatch, QuestionBatch
 from rllib_arpo.policy.llm_rl_module import COMPUTE_DTYPES, WEIGHTS_WILL_COME, BaseModel
 from rllib_arpo.policy.module_checkpoint import read_state, resolve
-from rllib_arpo.policy.sharded_state import from_first, load_optimizer_state, optimizer_state, returns_whole
+from rllib_arpo.policy.sharded_state import load_optimizer_state, optimizer_state, read_by_first, returns_whole
 from rllib_arpo.weights.snapshot import WeightSnapshot, probe_tokens
 
 if TYPE_CHECKING:
@@ -509,6 +509,6 @@ class ARPOTorchLearner(TorchLearner):
         if component is not None:
             super().restore_from_path(path, component=component, filesystem=filesystem, **kw)
             return
-        from_first(partial(check_files, path, filesystem))
+        read_by_first(partial(check_files, path, filesystem))
         self.module.restore_from_path(f"{path}/{COMPONENT_RL_MODULE}", filesystem=filesystem, **kw)
-        self.set_state(from_first(partial(read_state, path, filesystem)))
+        self.set_state(read_by_first(partial(read_state, path, filesystem)))

@@ -18,7 +18,7 @@ from ray.rllib.core.learner.learner_group import LearnerGroup
 from ray.rllib.utils.annotations import override
 
 from rllib_arpo.learner.sharding import SHARDINGS
-from rllib_arpo.policy.sharded_state import from_first
+from rllib_arpo.policy.sharded_state import read_by_first
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -150,7 +150,7 @@ class ARPOLearnerGroup(LearnerGroup):
         if blind := sorted({node for node in answers if node is not None}):
             raise ValueError(
                 f"The learners on {', '.join(blind)} do not see {path}: put checkpoints (Tune's storage_path) on "
-                "storage that all machines share, since learners read and write them themselves."
+                "storage that the machines of all learners share."
             )
 
     def _on_all(self, function: Callable[..., T], *args: Any) -> list[T]:
@@ -166,7 +166,7 @@ class ARPOLearnerGroup(LearnerGroup):
             return
         whole = ray.put(state[COMPONENT_LEARNER])
         # In a list, which Ray does not replace by the state, since only the first learner is to fetch it.
-        self._on_all(lambda learner, refs: learner.set_state(from_first(lambda: ray.get(refs[0]))), [whole])
+        self._on_all(lambda learner, refs: learner.set_state(read_by_first(lambda: ray.get(refs[0]))), [whole])
 
     def _answers(self, calls: dict[int, ray.ObjectRef], timeout_s: float | None = None) -> list[Any]:
         """The answers to `calls` (by index of the learner), in order, or the first error.
@@ -247,9 +247,10 @@ class _LearnerFiles:
 def _save(
     learner: ARPOTorchLearner, folder: str, filesystem: FileSystem, state: ray.ObjectRef | None, msgpack: bool
 ) -> None:
-    """Runs in the first learner, or in all that share the model; the first one gets the whole state and writes it."""
-    whole = learner.get_state() if state is None else ray.get(state)
+    """Runs in the first learner, or in all that share the model; only the first one gets and writes the whole state."""
+    own = learner.get_state() if state is None else {}
     if learner._learner_index == 0:
+        whole = own if state is None else ray.get(state)
         learner.save_to_path(folder, state=whole, filesystem=filesystem, use_msgpack=msgpack)
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from rllib_arpo.policy.sharded_state import part_of_first, split_like
+from rllib_arpo.policy.sharded_state import scatter_from_first, split_like
 
 #: Parameters, in numbers, whose moments are on the device together; a larger parameter is alone.
 NUMBERS_AT_A_TIME = 2**26
@@ -47,7 +47,7 @@ class OffloadedAdamW(torch.optim.AdamW):
         for index, values in state_dict["state"].items():
             parameter = group["params"][index]
             step = values["step"].to(parameter.device) if group["fused"] else values["step"]
-            moments = {name: part_of_first(values[name], parameter) for name in _MOMENTS}
+            moments = {name: scatter_from_first(values[name], parameter) for name in _MOMENTS}
             self.state[parameter] = {"step": step, **moments}
             self._put_away(parameter)
         self._wait()

@@ -16,7 +16,7 @@ SHARES_OF_PAIRS = (
     "to share GPUs in pairs set num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env "
     "runners as learners"
 )
-#: Why several learners cannot share GPUs in the way that a configuration says (`refused_shares`).
+#: Why several learners cannot share GPUs in the way that a configuration says (`why_not_placed`).
 TWO_LEARNERS = f"Ray would put several learners on one GPU, which NCCL refuses; {SHARES_OF_PAIRS}"
 TWO_ENGINES = f"Ray would put several engines on one GPU, and learners on others; {SHARES_OF_PAIRS}"
 #: Activations are kept while they fill at most this part of the memory. The margin is larger than the budget's: a run
@@ -60,7 +60,7 @@ def place_on_gpus(shares: Iterable[float]) -> list[list[int]]:
     return placed
 
 
-def refused_shares(shares: Sequence[float], learners: int) -> str | None:
+def why_not_placed(shares: Sequence[float], learners: int) -> str | None:
     """Why several learners cannot have these shares of GPUs, beside the engines before them; None if they can.
 
     Ray serves the shares in their order. So it puts engines with at most half of a GPU side by side, and learners with

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rllib_arpo.learner.placement import SHARES_OF_PAIRS
-from rllib_arpo.policy.sharded_state import part_of_first
+from rllib_arpo.policy.sharded_state import scatter_from_first
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -54,7 +54,7 @@ def gather_names(names: list[str], distributed: bool) -> list[str]:
 
 
 def refuse_shared_gpus(own: str, store: dist.Store, rank: int, number: int) -> None:
-    """Compares the GPUs of all learners before they send each other anything, which NCCL would refuse or hang in.
+    """Compares the learners' GPUs before their first collective: if two share one, NCCL raises an error or hangs.
 
     Args:
         own: the name of this learner's GPU, which no other GPU has.
@@ -75,6 +75,12 @@ def refuse_shared_gpus(own: str, store: dist.Store, rank: int, number: int) -> N
         learners[gpu] = learner
 
 
+def _saved_buffers(module: LLMRLModule) -> list[Tensor]:
+    """The buffers that a model's files have beside its weights: only the first learner has read them."""
+    saved = module.state_dict()
+    return [buffer for name, buffer in module.named_buffers() if name in saved]
+
+
 class Replicas:
     """Every learner has the whole model; one explicit all-reduce per optimizer step.
 
@@ -90,8 +96,8 @@ class Replicas:
     def distribute(self, module: LLMRLModule) -> None:
         """Prepares a new module, in place and before its optimizer is made: all learners get the same weights."""
         if self._distributed:
-            for parameter in module.parameters():
-                dist.broadcast(parameter.data, src=0)
+            for tensor in [*module.parameters(), *_saved_buffers(module)]:
+                dist.broadcast(tensor.data, src=0)
 
     def num_passes(self, own: int) -> int:
         """The number of passes that each learner must make if this one needs `own`."""
@@ -156,7 +162,9 @@ class FSDP2(Replicas):
                 part.set_force_sum_reduction_for_comms(True)
         with torch.no_grad():
             for name, parameter in module.named_parameters():
-                parameter.copy_(part_of_first(whole.pop(name), like=parameter))
+                parameter.copy_(scatter_from_first(whole.pop(name), like=parameter))
+        for buffer in _saved_buffers(module):
+            dist.broadcast(buffer, src=0)
 
     def num_passes(self, own: int) -> int:
         largest = torch.tensor(own, device=self._device)

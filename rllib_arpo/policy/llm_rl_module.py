@@ -25,7 +25,7 @@ from rllib_arpo.policy.causal_lm import load_causal_lm, round_weights
 from rllib_arpo.policy.checkpoint_names import check_shapes
 from rllib_arpo.policy.lora import Adapter
 from rllib_arpo.policy.module_checkpoint import load_weights, resolve, save_weights
-from rllib_arpo.policy.sharded_state import from_first, part_of_first, whole_array
+from rllib_arpo.policy.sharded_state import read_by_first, scatter_from_first, whole_array
 from rllib_arpo.policy.tree_scorer import TreeScorer
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ class LLMRLModule(TorchRLModule):
         """
         if self.causal_lm is not None:
             files = resolve(path, filesystem)
-            self.set_state(from_first(lambda: load_weights(*files, self._master_dtype, self._adapter)))
+            self.set_state(read_by_first(lambda: load_weights(*files, self._master_dtype, self._adapter)))
 
     @override(TorchRLModule)
     def set_state(self, state: dict[str, Any]) -> None:
@@ -262,7 +262,7 @@ class LLMRLModule(TorchRLModule):
         given, expected = ({name: tuple(value.shape) for name, value in values.items()} for values in (state, own))
         check_shapes(given, expected, "this module")
         for name, tensor in own.items():
-            tensor.copy_(part_of_first(state[name], like=tensor))
+            tensor.copy_(scatter_from_first(state[name], like=tensor))
 
 
 class BaseModel:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow.fs
 import torch
+from ray import cloudpickle
 from ray.rllib.core import COMPONENT_LEARNER, COMPONENT_LEARNER_GROUP, COMPONENT_RL_MODULE, DEFAULT_MODULE_ID
-from ray.rllib.utils.annotations import override
-from ray.rllib.utils.checkpoints import Checkpointable
+from ray.rllib.utils.checkpoints import Checkpointable, try_import_msgpack
 
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.files import check_all_files
@@ -191,27 +191,13 @@ def load_weights(
 
 def read_state(path: str, filesystem: pyarrow.fs.FileSystem) -> dict[str, Any]:
     """The state that RLlib's `Checkpointable.save_to_path` wrote into the folder `path`, without its components'."""
-    file = _StateFile()
-    file.restore_from_path(path, filesystem=filesystem)
-    return file.state
-
-
-class _StateFile(Checkpointable):
-    """Keeps what RLlib reads from the file of a state."""
-
-    state: dict[str, Any]
-
-    @override(Checkpointable)
-    def get_state(self, *_args: Any, **_kwargs: Any) -> dict[str, Any]:
-        return self.state
-
-    @override(Checkpointable)
-    def set_state(self, state: dict[str, Any]) -> None:
-        self.state = state
-
-    @override(Checkpointable)
-    def get_ctor_args_and_kwargs(self) -> tuple[tuple[()], dict[str, Any]]:
-        return (), {}
+    file = f"{path}/{Checkpointable.STATE_FILE_NAME}"
+    if filesystem.get_file_info(f"{file}.msgpack").type == pyarrow.fs.FileType.File:
+        msgpack = try_import_msgpack(error=True)
+        with filesystem.open_input_stream(f"{file}.msgpack") as stream:
+            return msgpack.load(stream, strict_map_key=False)
+    with filesystem.open_input_stream(f"{file}.pkl") as stream:
+        return cloudpickle.load(stream)
 
 
 @contextlib.contextmanager

@@ -82,8 +82,8 @@ def returns_whole(norm: Callable[..., Tensor | None]) -> Callable[..., Tensor | 
 
 
 @dataclass(frozen=True, slots=True)
-class OfFirst:
-    """An array that the first learner has; `part_of_first` sends each learner its part.
+class HeldByFirst:
+    """An array that the first learner has; `scatter_from_first` sends each learner its part.
 
     Attributes:
         shape, dtype: of the whole array.
@@ -99,19 +99,22 @@ class OfFirst:
         return type(self), (self.shape, self.dtype, None)
 
 
-def _of_first(value: Any) -> Any:
-    """`value` with `OfFirst`s in place of arrays and tensors, also in dicts; numbers without a shape stay."""
+def _held(array: np.ndarray | np.generic | Tensor) -> HeldByFirst:
+    tensor = array if isinstance(array, Tensor) else as_tensors({"": np.asarray(array)})[0][1]
+    return HeldByFirst(tuple(tensor.shape), tensor.dtype, tensor)
+
+
+def _announced(value: Any) -> Any:
+    """`value` with `HeldByFirst`s in place of arrays and tensors, also in dicts; numbers without a shape stay."""
     if isinstance(value, Mapping):
-        return {key: _of_first(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray) and value.shape:
-        [(_, value)] = as_tensors({"": value})
-    return OfFirst(tuple(value.shape), value.dtype, value) if isinstance(value, Tensor) and value.shape else value
+        return {key: _announced(item) for key, item in value.items()}
+    return _held(value) if isinstance(value, np.ndarray | Tensor) and value.shape else value
 
 
-def from_first(read: Callable[[], Any]) -> Any:
-    """What `read` returns in the first of several learners, which alone calls it; all must call this function.
+def read_by_first(read: Callable[[], Any]) -> Any:
+    """Calls `read` on the first learner only and returns its result on all; all must call this function.
 
-    In its result arrays are `OfFirst`s; a single learner gets the result itself.
+    In the result `HeldByFirst`s stand for the arrays; a single learner gets the result itself.
 
     Raises:
         RuntimeError: reading has failed, on the other learners; the first raises the error itself.
@@ -122,7 +125,7 @@ def from_first(read: Callable[[], Any]) -> Any:
     error: Exception | None = None
     if dist.get_rank() == 0:
         try:
-            sent[0] = _of_first(read())
+            sent[0] = _announced(read())
         except Exception as caught:
             error, sent[1] = caught, f"{type(caught).__name__}: {caught}"
     dist.broadcast_object_list(sent, src=0)
@@ -131,24 +134,24 @@ def from_first(read: Callable[[], Any]) -> Any:
     return sent[0]
 
 
-def part_of_first(whole: np.ndarray | Tensor | OfFirst, like: Tensor) -> Tensor:
+def scatter_from_first(whole: np.ndarray | Tensor | HeldByFirst, like: Tensor) -> Tensor:
     """The part of the first learner's `whole` that this learner keeps: split like `like`, and on its device.
 
-    If `like` is split or `whole` is an `OfFirst`, all learners must call this function; of the others' `whole` only the
-    shape and the type are read. Otherwise the result is a copy.
+    If `like` is split or `whole` is a `HeldByFirst`, all learners must call this function; the others give only shape
+    and type. Otherwise the result is a copy.
     """
-    first = _of_first(whole)
+    first = whole if isinstance(whole, HeldByFirst) else _held(whole)
     if isinstance(like, DTensor):
         return _scatter(first, like)
     own = torch.empty(first.shape, dtype=first.dtype, device=like.device)
     if first.whole is not None:
         own.copy_(first.whole)
-    if isinstance(whole, OfFirst):
+    if isinstance(whole, HeldByFirst):
         dist.broadcast(own, src=0)
     return own
 
 
-def _scatter(first: OfFirst, like: DTensor) -> Tensor:
+def _scatter(first: HeldByFirst, like: DTensor) -> Tensor:
     rows, group = _rows(like), like.device_mesh.get_group()
     own = torch.empty(rows, *first.shape[1:], dtype=first.dtype, device=like.device)
     parts = None
@@ -206,11 +209,11 @@ def load_optimizer_state(optimizer: torch.optim.Optimizer, state: dict[str, Any]
     takes_arrays = getattr(optimizer, "takes_arrays", False)
 
     def own(value: Any, parameter: Tensor) -> Any:
-        if not isinstance(value, np.ndarray | np.generic | OfFirst):
+        if not isinstance(value, np.ndarray | np.generic | HeldByFirst):
             return value
         if value.shape != parameter.shape:
             return torch.tensor(value)  # Step counters have no shape and are the same on all learners.
-        return value if takes_arrays else part_of_first(value, parameter)
+        return value if takes_arrays else scatter_from_first(value, parameter)
 
     loaded = {
         index: {name: own(value, parameters[index]) for name, value in values.items()}

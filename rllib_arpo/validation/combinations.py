@@ -7,7 +7,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.core.branching import BRANCHING_RULES, rules_with
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
-from rllib_arpo.learner.placement import TWO_ENGINES, TWO_LEARNERS, refused_shares
+from rllib_arpo.learner.placement import TWO_ENGINES, TWO_LEARNERS, why_not_placed
 from rllib_arpo.options.option import Need
 from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.validation.resources import gpu_shares
@@ -28,12 +28,12 @@ NEEDS_OF_RLLIB = {
     ),
     "num_gpus_per_learner": Need(
         TWO_LEARNERS,
-        lambda c: refused_shares(gpu_shares(c), c.num_learners) != TWO_LEARNERS,
+        lambda c: why_not_placed(gpu_shares(c), c.num_learners) != TWO_LEARNERS,
         {"num_learners": 2, "num_gpus_per_learner": 0.5},
     ),
     "num_gpus_per_env_runner": Need(
         TWO_ENGINES,
-        lambda c: refused_shares(gpu_shares(c), c.num_learners) != TWO_ENGINES,
+        lambda c: why_not_placed(gpu_shares(c), c.num_learners) != TWO_ENGINES,
         {"num_learners": 2, "num_gpus_per_learner": 0.55, "num_env_runners": 2, "num_gpus_per_env_runner": 0.45},
     ),
 }

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -16,6 +17,9 @@ from torch.distributed.tensor import DTensor
 
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
 from rllib_arpo.learner.sharding import refuse_shared_gpus
+from rllib_arpo.policy import llm_rl_module
+from rllib_arpo.policy.causal_lm import load_causal_lm
+from rllib_arpo.policy.sharded_state import scatter_from_first
 from tests.helpers.models import tiny_model
 from tests.learner import plain
 from tests.learner.builders import (
@@ -42,6 +46,27 @@ def test_only_the_first_rank_reads_the_model(model_folder, sharding):
     questions = [plain.random_question(seed, f"q{seed}") for seed in range(3)]
     expected = Ranks().gradients(model_folder, questions)
     assert_same_gradient(Ranks("gloo", sharding, num_ranks=2).gradients(model_folder, questions), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["none", "fsdp2"])
+def test_ranks_get_the_first_ones_buffers(model_folder, sharding):
+    port = free_port()
+    buffers = in_processes(buffer_of_rank, [(rank, port, model_folder, sharding) for rank in range(2)])
+    assert buffers == [[1.0, 2.0]] * 2
+
+
+def buffer_of_rank(rank: int, port: int, model: str, sharding: str) -> list[float]:
+    """A buffer that the model's files have, of which the second rank has read other numbers."""
+
+    def load(*arguments: Any) -> torch.nn.Module:
+        causal_lm = load_causal_lm(*arguments)
+        causal_lm.register_buffer("saved", torch.tensor([1.0, 2.0]) if rank == 0 else torch.zeros(2))
+        return causal_lm
+
+    llm_rl_module.load_causal_lm = load
+    with Ranks("gloo", num_ranks=2).process_group(rank, port):
+        return load_learner(model, 2, sharding=sharding).module[DEFAULT_MODULE_ID].causal_lm.saved.tolist()
 
 
 def test_in_bf16_layers_are_sent_in_bf16_and_gradients_summed_in_fp32(model_folder):
@@ -87,6 +112,11 @@ def test_no_metric_is_split_among_learners(model_folder, monkeypatch):
     Ranks("gloo", "fsdp2").gradients(model_folder, [plain.random_question(0, "q0")])
     assert logged
     assert not [value for value in logged if isinstance(value, DTensor)]
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.array(0.5, "float32"), torch.tensor(0.5)])
+def test_a_state_may_have_tensors_without_dimensions(number):
+    assert scatter_from_first(number, like=torch.tensor(0.0)).item() == 0.5
 
 
 def test_two_learners_on_one_gpu_are_named():

@@ -1,9 +1,14 @@
 """What was trained is written first, whatever else of a model cannot be."""
 
 import json
+import pickle
+
+import msgpack
+import pyarrow.fs
+import pytest
 
 from rllib_arpo.policy import module_checkpoint
-from rllib_arpo.policy.module_checkpoint import ADAPTER, HUGGINGFACE, MODULE, export_model, write_model
+from rllib_arpo.policy.module_checkpoint import ADAPTER, HUGGINGFACE, MODULE, export_model, read_state, write_model
 from tests.helpers.models import tiny_model
 
 
@@ -26,3 +31,13 @@ def test_a_contradictory_generation_configuration_costs_no_model(tmp_path, monke
         written = json.loads((tmp_path / "out" / checkpoint / "generation_config.json").read_text())
         assert {key: written[key] for key in contradictory} == contradictory
         assert (tmp_path / "out" / checkpoint / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(("ending", "dumps"), [("pkl", pickle.dumps), ("msgpack", msgpack.packb)])
+def test_states_of_both_formats_are_read_from_any_storage(ending, dumps, monkeypatch):
+    monkeypatch.setattr(module_checkpoint, "try_import_msgpack", lambda error: msgpack)  # msgpack_numpy is optional.
+    storage = pyarrow.fs._MockFileSystem()
+    storage.create_dir("learner")
+    with storage.open_output_stream(f"learner/state.{ending}") as stream:
+        stream.write(dumps({"steps": {1: 2}}))
+    assert read_state("learner", storage) == {"steps": {1: 2}}
