@@ -4,7 +4,7 @@ import atexit
 import logging
 import uuid
 from collections.abc import Collection
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from pyarrow.fs import LocalFileSystem
 from ray.tune.experiment import Trial
 from ray.tune.logger import LoggerCallback
 
+from rllib_arpo.daemon_executor import DaemonExecutor
 from rllib_arpo.mlflow.run_facts import (
     FAILED,
     FINISHED,
@@ -79,7 +80,7 @@ class ARPOMLflowCallback(LoggerCallback):
         self.experiment_name = experiment_name
         self.tags = tags or {}
         self.traces = traces
-        self._pool: ThreadPoolExecutor | None = None
+        self._thread: DaemonExecutor | None = None
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
         """Opens a local store; the thread connects to a server later."""
@@ -92,7 +93,7 @@ class ARPOMLflowCallback(LoggerCallback):
         self._changed: set[str] = set()
         self._logs: dict[str, RunLog] = {}
         self._failing = self._has_warned = False
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="mlflow")
+        self._thread = DaemonExecutor("mlflow")
         self._pending: Future[set[str]] | None = None
         atexit.register(self.close)
 
@@ -115,11 +116,11 @@ class ARPOMLflowCallback(LoggerCallback):
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         """Logs new results, now that Tune has written them. While the thread is busy, they wait for the next step."""
-        if self._pool is None or not (self._pending is None or self._pending.done()):
+        if self._thread is None or not (self._pending is None or self._pending.done()):
             return
         failed = self._pending.result() if self._pending else set()
         if self._changed:
-            self._pending = self._pool.submit(self._log, self._changed | failed)
+            self._pending = self._thread.submit(self._log, self._changed | failed)
             self._changed = set()
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
@@ -127,7 +128,7 @@ class ARPOMLflowCallback(LoggerCallback):
 
     def interrupt(self) -> None:
         """Marks the runs of unfinished trials as KILLED, and waits at most `INTERRUPT_S` for the store."""
-        if self._pool is not None:
+        if self._thread is not None:
             for folder, _ in self._started.values():
                 if (facts := read_facts(folder)).status == RUNNING:
                     write_facts(folder, replace(facts, status=KILLED))
@@ -135,15 +136,16 @@ class ARPOMLflowCallback(LoggerCallback):
 
     def close(self, timeout_s: float = CLOSE_S) -> None:
         """Logs what is still missing, and stops after this time, or after `MAX_DELAY_S` if the store is failing."""
-        if self._pool is None:
+        if self._thread is None:
             return
-        last = self._pool.submit(self._log, set(self._started))
+        last = self._thread.submit(self._log, set(self._started))
         timeout_s = min(MAX_DELAY_S, timeout_s) if self._failing else timeout_s
         if not wait([last], timeout_s).done and self._started:
             folder, _ = next(iter(self._started.values()))
             self._warn(folder, TimeoutError(f"not finished in {timeout_s:.0f} s"))
-        self._pool.shutdown(wait=False, cancel_futures=True)
-        self._pool = None
+        last.cancel()
+        self._thread.shutdown()
+        self._thread = None
         atexit.unregister(self.close)
 
     def _log(self, names: Collection[str]) -> set[str]:

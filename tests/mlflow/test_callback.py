@@ -6,6 +6,8 @@ import os
 import pickle
 import shutil
 import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -159,6 +161,31 @@ def test_a_store_that_comes_back_gets_what_it_missed(local_database, trial, capl
     run.end()
     assert read_whole_run(local_database, "back") == WHOLE_RUN
     assert len(messages(caplog)) == 1
+
+
+#: One run ends without `on_experiment_end`; the store of the other does not answer.
+SCRIPT = """
+import sys
+from rllib_arpo.mlflow.callback import ARPOMLflowCallback
+from tests.mlflow.conftest import FakeTrial, result
+
+for uri, name in ((sys.argv[1], "mute"), (None, "unended")):
+    trial, callback = FakeTrial(name, name), ARPOMLflowCallback(uri)
+    callback.setup()
+    callback.log_trial_start(trial)
+    trial.write(result(1))
+    if uri:
+        callback.interrupt()
+"""
+
+
+def test_a_process_that_ends_logs_its_last_results_and_waits_for_no_mute_store(local_database, workspace, mute_uri):
+    environment = os.environ | {"MLFLOW_HTTP_REQUEST_TIMEOUT": "3600", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", SCRIPT, mute_uri]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    assert "did not take all of the run (TimeoutError: not finished in 3 s)" in done.stderr
+    assert history(local_database, read_runs(local_database)["ARPO_env_unended"]) == [(1, 0.5)]
 
 
 def test_what_is_wrong_before_the_run_is_one_clear_error(workspace):
