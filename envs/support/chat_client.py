@@ -7,7 +7,8 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,6 +21,12 @@ from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.redaction import without_secrets
 
 logger = logging.getLogger(__name__)
+
+#: OpenAI's codes for a parameter that a model never takes, and the sentences of endpoints that send no such code.
+_UNSUPPORTED_CODES = ("unsupported_parameter", "unsupported_value")
+_UNSUPPORTED_TEXT = (
+    r"unsupported (parameter|value): \W?{0}\b|\b{0}\W? (is not supported|does not support)|invalid {0}: only"
+)
 
 
 class UnreadReply(ToolError):
@@ -34,8 +41,8 @@ class ChatClient:
         base_url: the endpoint's address, up to and with "/v1".
         model: its name there.
         api_key_variable: the environment variable that holds the key; an endpoint that needs none accepts any text.
-        temperature, max_tokens: what every request asks for; None is not sent, and nothing is if the endpoint refuses
-            one of them, as models for reasoning do.
+        temperature, max_tokens: what every request asks for; None is not sent, nor is one that the endpoint says it
+            does not support, as models for reasoning do.
         timeout_s: seconds of one request.
         max_attempts: requests until one succeeds (429, 5xx and lost connections are repeated with growing waits).
         cache_path: a sqlite file for the answers; None: no cache.
@@ -94,15 +101,19 @@ class ChatClient:
 
     async def _completion(self, messages: Sequence[dict[str, str]]) -> Any:
         sent = dict(self._parameters)
-        try:
-            return await self._create(messages, sent)
-        except ToolError as error:
-            status = getattr(error.__cause__, "status_code", None)
-            if status != 400 or not any(name in str(error) for name in sent):
-                raise
-            logger.warning("%s Asked again without %s.", error, " and ".join(sent))
-            self._parameters.clear()
-            return await self._create(messages, {})
+        while True:
+            try:
+                completion = await self._create(messages, sent)
+            except ToolError as error:
+                name = _unsupported(error.__cause__, sent)
+                if name is None:
+                    raise
+                logger.warning("%s Asked again without %s.", error, name)
+                del sent[name]
+            else:
+                for name in self._parameters.keys() - sent.keys():
+                    del self._parameters[name]
+                return completion
 
     async def _create(self, messages: Sequence[dict[str, str]], parameters: Mapping[str, Any]) -> Any:
         import openai
@@ -122,7 +133,7 @@ class ChatClient:
 
     @cached_property
     def _parameters(self) -> dict[str, Any]:
-        """What is sent with every request; nothing once the endpoint has refused it."""
+        """What is sent with every request, without what the endpoint has turned out not to support."""
         found = {"temperature": self.temperature, "max_tokens": self.max_tokens}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -148,6 +159,19 @@ class ChatClient:
     def _key(self, messages: Sequence[dict[str, str]]) -> str:
         request = [self.base_url, self.model, self.temperature, self.max_tokens, list(messages)]
         return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
+
+
+def _unsupported(error: BaseException | None, names: Iterable[str]) -> str | None:
+    """Which of the parameters the endpoint does not support, by this error; None: it says no such thing."""
+    if getattr(error, "status_code", None) != 400:
+        return None
+    code, param = getattr(error, "code", None), getattr(error, "param", None)
+    for name in names:
+        if code in _UNSUPPORTED_CODES and param == name:
+            return name
+        if re.search(_UNSUPPORTED_TEXT.format(name), str(error), re.IGNORECASE):
+            return name
+    return None
 
 
 async def _as_utf_8(response: Any) -> None:

@@ -62,34 +62,63 @@ def test_what_is_no_answer_is_an_error_and_is_not_kept(tmp_path, reply, error, m
         ask("http://127.0.0.1:9", max_attempts=1)
 
 
-def test_parameters_that_a_model_refuses_are_left_out():
-    """As OpenAI's models for reasoning refuse them."""
+def sent(request: Request) -> set[str]:
+    return request.body.keys() & {"temperature", "max_tokens"}
 
-    def answer(request: Request) -> Reply:
-        refused = [name for name in ("temperature", "max_tokens") if name in request.body]
-        error = {"message": f"Unsupported parameter: '{(refused or [''])[-1]}' is not supported with this model."}
-        return Reply({"error": error}, 400) if refused else Reply(completion("84"))
 
-    with json_service(answer) as server:
-        client = ChatClient(base_url=f"{server.url}/v1", model="m")
+def refusal(**error) -> Reply:
+    return Reply({"error": error}, 400)
 
-        async def ask_twice():
-            return [await client.complete([{"role": "user", "content": "7 * 12?"}]) for _ in range(2)]
 
-        assert asyncio.run(ask_twice()) == ["84", "84"]
-    # What was refused once is not sent again.
-    assert [request.body.get("temperature") for request in server.requests] == [0.0, None, None]
+NO_MAX_TOKENS = refusal(
+    message="Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+)
+#: What vLLM answers if the question is too long.
+TOO_LONG = refusal(
+    message="'max_tokens' is too large: 512. The maximum context length is 4096 tokens (parameter=max_tokens).",
+    param="max_tokens",
+    code=400,
+)
 
 
 @pytest.mark.parametrize(
-    ("message", "number"),
-    [("The context length is 4096 tokens.", 1), ("'max_tokens' is not supported.", 2)],
+    "refused",
+    [
+        refusal(message="No.", param="temperature", code="unsupported_value"),
+        refusal(message="Unsupported value: 'temperature' does not support 0 with this model."),
+        refusal(message="invalid temperature: only 1 is allowed for this model"),
+    ],
 )
-def test_a_refusal_that_nothing_helps_against_is_an_error(message, number):
-    refused = Reply({"error": {"message": message}}, 400)
-    with json_service(lambda request: refused) as server, pytest.raises(ToolError, match=message):
-        ask(server.url)
-    assert len(server.requests) == number
+def test_only_a_parameter_that_a_model_does_not_support_is_left_out(refused):
+    def answer(request: Request) -> Reply:
+        return refused if "temperature" in request.body else Reply(completion("84"))
+
+    with json_service(answer) as server:
+        client = ChatClient(base_url=f"{server.url}/v1", model="m")
+        for _ in range(2):
+            assert asyncio.run(client.complete([{"role": "user", "content": "7 * 12?"}])) == "84"
+    assert [sent(request) for request in server.requests] == [
+        {"temperature", "max_tokens"}, {"max_tokens"}, {"max_tokens"}
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("replies", [[TOO_LONG], [NO_MAX_TOKENS, TOO_LONG]])
+def test_a_request_that_fails_changes_no_later_one(replies):
+    with endpoint(*replies, Reply(completion("84"))) as server:
+        client = ChatClient(base_url=f"{server.url}/v1", model="m")
+        with pytest.raises(ToolError, match="too large"):
+            asyncio.run(client.complete([{"role": "user", "content": "7 * 12?" * 1000}]))
+        assert asyncio.run(client.complete([{"role": "user", "content": "7 * 12?"}])) == "84"
+    assert len(server.requests) == len(replies) + 1
+    assert sent(server.requests[-1]) == {"temperature", "max_tokens"}
+
+
+def test_an_endpoint_may_support_neither_parameter():
+    """As OpenAI's models for reasoning, which name one at a time."""
+    no_temperature = refusal(message="No.", param="temperature", code="unsupported_parameter")
+    with endpoint(NO_MAX_TOKENS, no_temperature, Reply(completion("84"))) as server:
+        assert ask(server.url) == "84"
+    assert [sent(request) for request in server.requests] == [{"temperature", "max_tokens"}, {"temperature"}, set()]
 
 
 def test_an_answer_that_was_cut_or_cannot_be_read_is_an_error_for_those_who_must_read_it(tmp_path):
