@@ -109,7 +109,7 @@ class IterationLog:
         """Warns once if most tool responses exceed a threshold. Args: `rate`: share of decided nodes that forked."""
         has_threshold = branching in rules_with("branch_threshold") and threshold != AUTO
         if has_threshold and rate > MAX_FORK_RATE and self._is_new("forks"):
-            much = f"{rate:.0%} of the tool responses fork (fork_rate)"
+            much = f"While forks were left, {rate:.0%} of the tool responses forked (fork_rate)"
             logger.warning("%s, so the entropy hardly chooses: raise branch_threshold.", much)
 
     def alarms(self, guards: Mapping[str, float]) -> None:

@@ -187,7 +187,7 @@ def test_a_threshold_that_hardly_chooses_warns_once(built, scripted, caplog, thr
     algorithm = built(scripted.adaptive_rollout(branch_threshold=threshold))
     for _ in range(3):
         algorithm.train()
-    assert sum("of the tool responses fork (fork_rate)" in message for message in caplog.messages) == warnings
+    assert sum("of the tool responses forked (fork_rate)" in message for message in caplog.messages) == warnings
 
 
 def test_a_token_that_the_model_lacks_names_the_environment(built, scripted):

@@ -166,5 +166,6 @@ def test_forks_nearly_everywhere_warn_once(caplog):
         ):  # fmt: skip
             log.forks(rate, branching, threshold)
     assert caplog.messages == [
-        "78% of the tool responses fork (fork_rate), so the entropy hardly chooses: raise branch_threshold."
+        "While forks were left, 78% of the tool responses forked (fork_rate), so the entropy hardly chooses: raise "
+        "branch_threshold."
     ]
