@@ -195,6 +195,7 @@ def load_save_restore(rank: int, models: dict[str, str], ports: list[int]) -> tu
                     learner = load_learner(model, num_ranks, **settings)
                     learner.restore_from_path(f"{model}-saved")
                     digests[name].append(digest_of(learner))
+                    del learner  # Otherwise it would count as memory from before the next model.
     return digests, peaks
 
 
