@@ -16,7 +16,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 
 from rllib_arpo.engine.engine_thread import CALL_TIMEOUT_S
 from rllib_arpo.faults import ANSWER_TIMEOUT_S, Failure, restart_env_runner
-from rllib_arpo.weights.snapshot import WeightSyncError, put_weights
+from rllib_arpo.weights.snapshot import IncomingWeights, WeightSyncError, put_weights
 
 if TYPE_CHECKING:
     import torch
@@ -231,7 +231,7 @@ def _transfer(
         group = None
         try:
             group = _take_group(learner, engines) or _connect(learner, backend, weights, dtype, [*engines])
-            answers = group.send(pairs, snapshot, timeout_s)
+            answers = group.send(pairs, partial(arguments_of_load, snapshot, timeout_s))
             learner.engine_groups[frozenset(engines)] = group
         except Exception as error:
             answers = f"{type(error).__name__}: {error}"
@@ -242,6 +242,11 @@ def _transfer(
     for _ in pairs:
         pass
     return answers
+
+
+def arguments_of_load(snapshot: WeightSnapshot, timeout_s: float, update_info: dict[str, Any]) -> tuple[Any, ...]:
+    """The arguments of `ARPOEnvRunner.load_weights` for weights that arrive by vLLM's transfer."""
+    return replace(snapshot, weights=IncomingWeights(update_info)), timeout_s
 
 
 def _take_group(learner: ARPOTorchLearner, engines: dict[ActorHandle, str]) -> EngineGroup | None:

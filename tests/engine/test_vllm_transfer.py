@@ -1,5 +1,6 @@
 """vLLM's weight transfer but for what happens on the GPU: ranks, order of the steps, the whole way on a CPU."""
 
+from functools import partial
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -19,6 +20,7 @@ from rllib_arpo.policy.llm_rl_module import LLMRLModule
 from rllib_arpo.policy.sharded_state import whole_tensors
 from rllib_arpo.weights import WEIGHT_SYNCS, weight_sync
 from rllib_arpo.weights.snapshot import WeightSnapshot, WeightSyncError, load_and_verify, probe_tokens
+from rllib_arpo.weights.weight_sync import arguments_of_load
 from tests.engine import cpu_transfer
 from tests.engine.conftest import reference, run, start_engine
 from tests.helpers.clusters import own_ray
@@ -84,7 +86,9 @@ def test_engines_hear_what_is_sent_at_every_transfer(monkeypatch, dtype, announc
     for version in range(2):
         sent.clear()
         snapshot = WeightSnapshot(version, None, np.zeros(0), np.zeros(0))
-        method, ((loaded, timeout_s),) = group.send(whole_tensors(weights, dtype), snapshot, 7.0)
+        method, ((loaded, timeout_s),) = group.send(
+            whole_tensors(weights, dtype), partial(arguments_of_load, snapshot, 7.0)
+        )
         assert (method, loaded.version, timeout_s) == ("load_weights", version, 7.0)
         assert loaded.weights.update_info == {"of": "vLLM"}
         assert sent == [*(weight_transfer.ParamMeta(*one) for one in expected), *expected]
@@ -196,7 +200,10 @@ def push(group: EngineGroup, folder: str, version: int) -> None:
     module = LLMRLModule(model_config={"model_name_or_path": folder, "dtype": "float32", "temperature": 1.0})
     probe = probe_tokens(module.vocab_size, 512)
     snapshot = WeightSnapshot(version, None, probe, module.score(probe))
-    assert group.send(whole_tensors(module.causal_lm.state_dict()), snapshot, 60.0) == [None, None]
+    assert group.send(whole_tensors(module.causal_lm.state_dict()), partial(arguments_of_load, snapshot, 60.0)) == [
+        None,
+        None,
+    ]
 
 
 def six_steps(engine) -> None:

@@ -53,10 +53,12 @@ def test_a_source_of_weights_is_what_each_vllm_reads(monkeypatch):
     from rllib_arpo.engine.vllm import weight_transfer as here
 
     metadata, pairs = [here.ParamMeta("w", torch.float32, (2, 3))], [("w", torch.ones(2, 3))]
-    older = here.WeightStream(metadata, iter(pairs))
+    older = here.WeightStream(metadata)
+    older.pairs = iter(pairs)
     assert (older.metadata(), [name for name, _ in older]) == (metadata, ["w"])
     monkeypatch.setattr("vllm.distributed.weight_transfer.WeightSource", Source33)
-    newer = load_again(here.__name__).WeightStream(metadata, iter(pairs))
+    newer = load_again(here.__name__).WeightStream(metadata)
+    newer.pairs = iter(pairs)
     assert (newer.metadata, [name for name, _ in newer.iter_full()]) == (metadata, ["w"])
 
 

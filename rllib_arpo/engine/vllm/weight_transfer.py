@@ -8,7 +8,6 @@ import itertools
 import socket
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -18,7 +17,6 @@ from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTran
 from vllm.distributed.weight_transfer.base import TrainerInitInfo
 
 from rllib_arpo.faults import Failure
-from rllib_arpo.weights.snapshot import IncomingWeights, WeightSnapshot
 
 #: vLLM 0.33 reads `WeightSource.metadata` as a property and iterates over `iter_full()`; before, it calls `metadata()`
 #: and iterates over the source itself.
@@ -93,16 +91,15 @@ class EngineGroup:
             )
 
     def send(
-        self, pairs: Iterator[tuple[str, torch.Tensor]], snapshot: WeightSnapshot, timeout_s: float
+        self, pairs: Iterator[tuple[str, torch.Tensor]], arguments: Callable[[dict[str, Any]], tuple[Any, ...]]
     ) -> list[Failure | None]:
         """Sends weights to all engines; returns the answers of their env runners.
 
         Args:
             pairs: (name, whole tensor) of all weights in `dtype`: `whole_tensors`.
-            snapshot: their version and probe.
-            timeout_s: see `ARPOEnvRunner.load_weights`.
+            arguments: makes those of `ARPOEnvRunner.load_weights` from vLLM's `update_info`.
         """
-        self._source.pairs, self._snapshot, self._timeout_s = pairs, snapshot, timeout_s
+        self._source.pairs, self._arguments = pairs, arguments
         with torch.cuda.device(self._device):
             self._trainer.send_weights()
         return self._answers
@@ -125,8 +122,7 @@ class EngineGroup:
         """Does nothing: an engine starts, updates and finishes in one call (`VLLMEngine.receive_weights`)."""
 
     def update_weights(self, update_info: dict[str, Any]) -> None:
-        snapshot = replace(self._snapshot, weights=IncomingWeights(update_info))
-        self._answers = self._call("load_weights", [(snapshot, self._timeout_s)] * len(self._world_sizes))
+        self._answers = self._call("load_weights", [self._arguments(update_info)] * len(self._world_sizes))
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Does nothing, like `start_weight_update`."""
