@@ -43,7 +43,9 @@ def use_gpus(config: ARPOConfig, num_gpus: float) -> None:
     else:
         shared = True
         of_learner, of_env_runner = (0.1, 0.9) if learners > 1 else (0.5, 0.5 / max(env_runners, 1))
-    config.learners(num_gpus_per_learner=of_learner if env_runners else 1.0)
-    config.env_runners(num_gpus_per_env_runner=of_env_runner if env_runners else 0.0)
     engine = {**config.engine_kwargs, "gpu_memory_utilization": engine_memory(of_env_runner, shared)}
+    if not env_runners:  # The learner's process holds both shares.
+        of_learner, of_env_runner = 1.0, 0.0
+    config.learners(num_gpus_per_learner=of_learner)
+    config.env_runners(num_gpus_per_env_runner=of_env_runner)
     config.language_model(engine_kwargs=engine, sleep_level=2 if shared else 0)
