@@ -110,7 +110,7 @@ def test_a_run_with_too_few_calls_has_no_figure_at_them():
     assert [found[1][name] for name in names] == pytest.approx([0.25, 0.5])
     # Of the other seed alone: the table says so.
     row = accuracy_table(figures([short, long], 20), ["a"], "grpo").splitlines()[2]
-    assert row.endswith("| 0.250, 1 of 2 seeds | 0.500, 1 of 2 seeds | 25 |")
+    assert row.endswith("| 0.250, 1 of 2 seeds | 0.500, 1 of 2 seeds | 25 | 1 |")
 
 
 def test_means_have_intervals_over_seeds():
