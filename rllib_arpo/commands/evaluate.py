@@ -6,7 +6,7 @@ The command prints a table with an interval for every metric, and writes `summar
 into the folder --output. Each finished question is a file of the record. If the command is killed, run it again: it
 continues where it stopped, and repeats questions that a broken tool (such as a judge or a server that did not answer)
 or the engine ended. `rllib-arpo show` draws the questions. Each further `--model` gets a column, and its paired
-difference to the first one; `--baselines direct,tools` asks the first model without tools and with tools.
+difference to the first one.
 
 `--suite math,knowledge` asks the tasks of the paper's suites. Models that have results in the folder are not asked
 again.
@@ -18,9 +18,8 @@ import time
 from collections.abc import Sequence
 
 from rllib_arpo.errors import INTERRUPTED
-from rllib_arpo.evaluation.arguments import MODEL_HELP, add_sampling_arguments, names_in
+from rllib_arpo.evaluation.arguments import MODEL_HELP, add_sampling_arguments
 from rllib_arpo.evaluation.metrics import arm_metrics
-from rllib_arpo.evaluation.plan import STYLES
 from rllib_arpo.evaluation.report import SUMMARY, print_report, task_reports, write_summary
 from rllib_arpo.evaluation.runner import answered
 
@@ -28,7 +27,6 @@ from rllib_arpo.evaluation.runner import answered
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--model", action="append", required=True, help=f"{MODEL_HELP}; repeat it to compare models")
-    add("--baselines", default="", help=f"also ask the first model in these styles: {', '.join(STYLES)}")
     add("--output", default="evaluation", help="folder for the results; an evaluation that is there continues")
     add_sampling_arguments(parser)
 
@@ -44,7 +42,7 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 def _evaluate(args: argparse.Namespace, argv: Sequence[str]) -> None:
     begin = time.perf_counter()
-    with answered(args, args.model, names_in(args.baselines)) as (settings, folder, stored):
+    with answered(args, args.model) as (settings, folder, stored):
         arms = [arm for arm, _ in stored]
         metrics = {arm.name: arm_metrics(results.questions()) for arm, results in stored}
         reports = task_reports(arms, metrics, settings)

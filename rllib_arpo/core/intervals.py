@@ -25,15 +25,12 @@ class Estimate:
         low, high: None with fewer than two questions. Equal to `value` if all questions have the same value, which does
             not mean that there is no error.
         num_questions: the number of questions in the mean.
-        seed_std: standard deviation of the mean between seeds (sample 0 of every question, sample 1, ...), ddof = 1;
-            None with one sample, or for a metric that is not a mean over samples (pass@k, k > 1).
     """
 
     value: float | None
     low: float | None
     high: float | None
     num_questions: int
-    seed_std: float | None = None
 
 
 def estimate_all(metrics: Mapping[str, np.ndarray]) -> dict[str, Estimate]:
@@ -67,14 +64,14 @@ def _estimate(values: np.ndarray) -> Estimate:
     count = len(column)
     if not count:
         return Estimate(None, None, None, 0)
-    value, seed_std = float(column.mean()), _seed_std(values)
+    value = float(column.mean())
     if count == 1:
-        return Estimate(value, None, None, 1, seed_std)
+        return Estimate(value, None, None, 1)
     deviation = column.std(ddof=1)
     if deviation / np.sqrt(count) <= 1e-12 * np.abs(column).max():
-        return Estimate(value, value, value, count, seed_std)
+        return Estimate(value, value, value, count)
     half = float(half_width(deviation, np.array(count)))
-    return Estimate(value, value - half, value + half, count, seed_std)
+    return Estimate(value, value - half, value + half, count)
 
 
 def half_width(deviation: np.ndarray, count: np.ndarray) -> np.ndarray:
@@ -91,8 +88,3 @@ def by_question(values: np.ndarray) -> np.ndarray:
     """The mean over the samples of each question, [Q] or [Q, S] -> [Q]."""
     values = np.asarray(values, dtype=np.float64)
     return values if values.ndim == 1 else values.mean(axis=1)
-
-
-def _seed_std(values: np.ndarray) -> float | None:
-    """The deviation between the samples' means; None for one sample a question."""
-    return float(values.mean(axis=0).std(ddof=1)) if values.ndim > 1 and values.shape[1] > 1 else None

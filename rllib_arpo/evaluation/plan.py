@@ -1,4 +1,4 @@
-"""Plans an evaluation: the settings that all arms share, and an arm for each model, prompting style and task."""
+"""Plans an evaluation: the settings that all arms share, and an arm for each model and task."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,10 +20,6 @@ from rllib_arpo.evaluation.model_folders import Model
 from rllib_arpo.options.rules import ANY, COUNT, FINITE, NOT_NEGATIVE, POSITIVE, SEED, SWITCH, at_least, optional
 from rllib_arpo.options.settings import check_settings, setting
 from rllib_arpo.rollout.settings import RolloutSettings
-
-TOOLS, DIRECT = "tools", "direct"
-#: Prompting style -> its changes of the task's `env_config`. "tools": the model has the task's tools, or the user's.
-STYLES: dict[str, dict[str, Any]] = {DIRECT: {"tools": {}}, TOOLS: {}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,26 +69,23 @@ class EvaluationSettings:
         given = {key: getattr(self, key) for key in ("top_p", "top_k", "repetition_penalty")}
         return Reshaping(**{key: value for key, value in given.items() if value is not None})
 
-    def env_config(self, task: str, style: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    def env_config(self, task: str, own: Mapping[str, Any]) -> dict[str, Any]:
         """The environment's configuration without the model.
 
         Args:
-            own: the user's keys for this task; they override everything except the style's keys.
+            own: the user's keys for this task; they override everything else.
         """
         keys = ("max_context_tokens", "max_response_tokens", "max_turn_tokens", "max_tool_calls", "protocol")
         shared = {key: getattr(self, key) for key in keys}
         if "split" in task_keys(task):
             shared["split"] = TEST
         given = {key: value for key, value in shared.items() if value is not None}
-        complete = {**given, **own, **STYLES[style], "task": task}
-        if style == DIRECT:
-            complete.pop("max_calls_per_tool", None)
-        return complete
+        return {**given, **own, "task": task}
 
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One model on one task with one prompting style.
+    """One model on one task.
 
     Attributes:
         env_config: the complete configuration of its environments.
@@ -101,7 +94,6 @@ class Arm:
     """
 
     model: Model
-    style: str
     task: str
     env_config: dict[str, Any]
     numbers: range
@@ -110,12 +102,7 @@ class Arm:
     @property
     def name(self) -> str:
         """The arm's name in messages."""
-        return f"{self.model.name} {self.style} {self.task}"
-
-    @property
-    def label(self) -> str:
-        """Model and style, as a report names them."""
-        return f"{self.model.label} {self.style}"
+        return f"{self.model.name} {self.task}"
 
     @property
     def own_config(self) -> dict[str, Any]:
@@ -167,38 +154,25 @@ def check_tasks(tasks: Sequence[str], own: Mapping[str, Mapping[str, Any]], sett
         find_task(task)
     check_known(own, tasks, "task in --data or --env-config")
     for task in tasks:
-        read_env_config({**settings.env_config(task, TOOLS, own.get(task, {})), "model_name_or_path": "(any)"})
+        read_env_config({**settings.env_config(task, own.get(task, {})), "model_name_or_path": "(any)"})
 
 
 def make_arms(
     models: Sequence[Model],
-    baselines: Sequence[str],
     tasks: Sequence[str],
     own: Mapping[str, Mapping[str, Any]],
     settings: EvaluationSettings,
 ) -> list[Arm]:
     """Makes and checks all arms: it builds every question's prompt, and every tool is ready.
 
-    Args:
-        baselines: more styles for the first model; all models are asked in the style `TOOLS`.
-
     Raises:
-        CommandError: a style or a key is unknown, a data file is wrong, or a tool does not start.
+        CommandError: a key is unknown, a data file is wrong, or a tool does not start.
     """
-    with command_errors():
-        check_known(baselines, STYLES, "baseline")
-    styles = {model: [TOOLS] for model in models}
-    styles[models[0]] = [style for style in STYLES if style in {*baselines, TOOLS}]
-    return [
-        _make_arm(model, style, task, own.get(task, {}), settings)
-        for model in models
-        for style in styles[model]
-        for task in tasks
-    ]
+    return [_make_arm(model, task, own.get(task, {}), settings) for model in models for task in tasks]
 
 
-def _make_arm(model: Model, style: str, task: str, own: Mapping[str, Any], settings: EvaluationSettings) -> Arm:
-    env_config = settings.env_config(task, style, own) | {"model_name_or_path": model.path}
+def _make_arm(model: Model, task: str, own: Mapping[str, Any], settings: EvaluationSettings) -> Arm:
+    env_config = settings.env_config(task, own) | {"model_name_or_path": model.path}
     with command_errors():
         env = ToolEnv(env_config)
     available, limit = env.num_questions, settings.limit
@@ -211,4 +185,4 @@ def _make_arm(model: Model, style: str, task: str, own: Mapping[str, Any], setti
         with command_errors((DataError,)):
             for number in numbers:
                 env.reset(options={OPTION_QUESTION: number})
-    return Arm(model, style, task, env_config, numbers, env)
+    return Arm(model, task, env_config, numbers, env)

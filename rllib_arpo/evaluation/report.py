@@ -19,7 +19,7 @@ from rllib_arpo.core.intervals import (
     paired_differences,
 )
 from rllib_arpo.evaluation.metrics import PASS, Metrics
-from rllib_arpo.evaluation.plan import TOOLS, Arm, EvaluationSettings
+from rllib_arpo.evaluation.plan import Arm, EvaluationSettings
 from rllib_arpo.files import write_json
 from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import origin
@@ -51,9 +51,9 @@ class TaskReport:
 
     Attributes:
         num_samples: samples of each question.
-        columns: label of an arm -> metric -> estimate.
-        differences: label of an arm -> metric -> estimate of this arm minus `reference`.
-        reference: the label of the first model's arm with tools.
+        columns: label of a model -> metric -> estimate.
+        differences: label of a model -> metric -> estimate of this model minus `reference`.
+        reference: the label of the first model.
     """
 
     task: str
@@ -72,20 +72,17 @@ def task_reports(arms: Sequence[Arm], metrics: Mapping[str, Metrics], settings: 
     """
     reports = []
     for task in dict.fromkeys(arm.task for arm in arms):
-        own = [arm for arm in arms if arm.task == task]
-        first = next(arm for arm in own if arm.style == TOOLS)
+        first, *others = own = [arm for arm in arms if arm.task == task]
         reports.append(
             TaskReport(
                 task=task,
                 num_questions=len(first.numbers),
                 num_samples=settings.samples,
-                columns={arm.label: estimate_all(metrics[arm.name]) for arm in own},
+                columns={arm.model.label: estimate_all(metrics[arm.name]) for arm in own},
                 differences={
-                    arm.label: paired_differences(metrics[first.name], metrics[arm.name])
-                    for arm in own
-                    if arm is not first
+                    arm.model.label: paired_differences(metrics[first.name], metrics[arm.name]) for arm in others
                 },
-                reference=first.label,
+                reference=first.model.label,
             )
         )
     return reports
@@ -126,12 +123,6 @@ def cell(estimate: Estimate | None, form: str) -> str:
     return f"{value} {ALL_EQUAL}" if low == high else f"{value} \\[{low:{form}}, {high:{form}}]"
 
 
-def _mean(estimate: Estimate | None, form: str) -> str:
-    """Value, interval, and the standard deviation between seeds."""
-    spread = estimate.seed_std if estimate else None
-    return cell(estimate, form) + (f" sd {spread:{form}}" if spread else "")
-
-
 def _difference(estimate: Estimate | None, form: str) -> str:
     return cell(estimate, f"+{form}") + (f" {SIGNIFICANT}" if _is_significant(estimate) else "")
 
@@ -149,7 +140,7 @@ def _task_table(report: TaskReport) -> Table:
     rows = []
     for metric in [*passes, *(name for name in LABELS if name in known)]:
         name, form = metric_label(metric)
-        means = [_mean(column.get(metric), form) for column in report.columns.values()]
+        means = [cell(column.get(metric), form) for column in report.columns.values()]
         rows.append([name, *means, *(_difference(each.get(metric), form) for each in report.differences.values())])
     headers = ["", *report.columns, *(f"{label} minus {report.reference}" for label in report.differences)]
     title = f"{report.task}: {report.num_questions} questions, {report.num_samples} samples each"
@@ -170,8 +161,6 @@ def _legend(reports: Sequence[TaskReport]) -> list[str]:
         lines.append(f"{ALL_EQUAL}: all questions have this value, so the interval says nothing about its error.")
     if any(e.num_questions == 1 for e in estimates):
         lines.append("A single question has no interval.")
-    if any(e.seed_std for e in estimates):
-        lines.append("sd: standard deviation between seeds (the first sample of every question, the second, ...).")
     if any(report.differences for report in reports):
         lines.append(f"{SIGNIFICANT}: the interval of the paired difference does not contain 0.")
     if any((masked := column.get("masked")) and masked.value for column in columns):
@@ -212,15 +201,14 @@ def write_summary(
 
 def _arm(arm: Arm, report: TaskReport) -> dict[str, Any]:
     return {
-        "label": arm.label,
+        "label": arm.model.label,
         "model": arm.model.name,
         "model_fingerprint": arm.model.fingerprint,
-        "style": arm.style,
         "task": arm.task,
         "questions": report.num_questions,
         "samples": report.num_samples,
         "env_config": without_secrets(arm.own_config),
-        "metrics": _plain(report.columns[arm.label]),
+        "metrics": _plain(report.columns[arm.model.label]),
     }
 
 

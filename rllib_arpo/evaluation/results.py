@@ -1,7 +1,7 @@
 """Keeps the results of an evaluation in a folder: each arm's settings, and a file for every finished question.
 
-    DIR/MODEL-STYLE-TASK-0a1b2c3d/settings.json
-    DIR/MODEL-STYLE-TASK-0a1b2c3d/trees/question-00000012.parquet
+    DIR/MODEL-TASK-0a1b2c3d/settings.json
+    DIR/MODEL-TASK-0a1b2c3d/trees/question-00000012.parquet
 
 A question's file is written in one step, so a process may be killed at any time without losing a finished question.
 """
@@ -74,9 +74,8 @@ def stored_arm(folder: Path, arm: Arm, settings: EvaluationSettings) -> StoredAr
         CommandError: there are results with other settings (the message names the first difference), or the file of
             the settings is damaged.
     """
-    names = arm.model.name, arm.style, arm.task
-    slug = re.sub(r"[^\w.]+", "-", " ".join([Path(arm.model.name).name, arm.style, arm.task]))
-    mark = hashlib.sha256("\n".join(names).encode()).hexdigest()[:8]
+    slug = re.sub(r"[^\w.]+", "-", f"{Path(arm.model.name).name} {arm.task}")
+    mark = hashlib.sha256(f"{arm.model.name}\n{arm.task}".encode()).hexdigest()[:8]
     stored = StoredArm(folder / f"{slug[-80:].lstrip('-')}-{mark}")
     # "data" has paths and no secrets.
     own = {key: value if key == "data" else comparable(value, key) for key, value in arm.settings().items()}

@@ -31,14 +31,11 @@ from rllib_arpo.record.tables import stated
 from rllib_arpo.rollout.messages import FailedQuestion, Purpose, SampledQuestion, question_refs
 from rllib_arpo.rollout.progress import RolloutProgress, progress_mode
 from rllib_arpo.rollout.question_loop import QuestionLoop
-from rllib_arpo.rollout.seeds import request_seed
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.tracking.machine import commit
 
 
-def recorded(
-    sampled: SampledQuestion, arm: Arm, rollout: RolloutSettings, code: str | None, settings: Mapping[str, Any]
-) -> RecordedQuestion:
+def recorded(sampled: SampledQuestion, arm: Arm, code: str | None, settings: Mapping[str, Any]) -> RecordedQuestion:
     """A question that an environment of the arm sampled without forks, with its answers and their scores.
 
     Args:
@@ -49,18 +46,15 @@ def recorded(
     question = env.task.question(sampled.number, tuple(env.tools))
 
     def scored(trajectory: Trajectory) -> BenchmarkAnswer:
-        seed = request_seed(rollout.seed, sampled.number, trajectory.agent_id, 0) if rollout.temperature else None
         answer = _answer(tree, trajectory.agent_id, env)
         exact, f1 = _scores(answer, trajectory, question)
         return BenchmarkAnswer(
             task=arm.task,
             model=arm.model.name,
-            style=arm.style,
             commit=code,
             question=question.messages[-1][1] if question.messages else env.tokenizer.decode(tree.prompt),
             answers=list(question.answers),
             ability=question.ability,
-            sampling_seed=seed,
             answer=answer,
             exact_match=exact,
             f1=f1,
@@ -91,14 +85,13 @@ def _answer(tree: QuestionTree, agent_id: str, env: ToolEnv) -> str | None:
 
 @contextmanager
 def answered(
-    args: argparse.Namespace, models: Sequence[str], baselines: Sequence[str] = ()
+    args: argparse.Namespace, models: Sequence[str]
 ) -> Iterator[tuple[EvaluationSettings, Path, list[tuple[Arm, StoredArm]]]]:
     """Asks every question of a command line that has no answer yet; gives the settings, the folder and its arms.
 
     Args:
         args: has the arguments of `add_sampling_arguments`, and `output`.
         models: as the user wrote them.
-        baselines: as in `make_arms`.
 
     Raises:
         CommandError: the command line or the data is wrong, or the folder has results of another evaluation.
@@ -110,7 +103,7 @@ def answered(
         folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="exported-", dir=folder) as exported:
         found = resolve_models(models, Path(exported), settings.dtype)
-        arms = make_arms(found, baselines, tasks, own, settings)
+        arms = make_arms(found, tasks, own, settings)
         stored = [(arm, stored_arm(folder, arm, settings)) for arm in arms]
         missing = [(arm, results, sorted(set(arm.numbers) - results.numbers())) for arm, results in stored]
         in_flight = args.questions_in_flight or max(1, TRAJECTORIES_IN_FLIGHT // settings.samples)
@@ -149,16 +142,16 @@ def ask_model(
         engine = thread.call(make_engine, settings.engine, config, timeout_s=None)
     try:
         for arm, stored, numbers in missing:
-            print(f"{arm.task}, {arm.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
+            print(f"{arm.task}, {arm.model.label}: {len(numbers)} of {len(arm.numbers)} questions to ask.", flush=True)
             rollout = arm.rollout_settings(settings)
             if isinstance(engine, ScriptedEngine):
                 engine.play(arm.first_env)
             in_record = stated(arm.model.name, rollout)
-            progress = RolloutProgress(f"{arm.task}, {arm.label}", progress_mode())
+            progress = RolloutProgress(f"{arm.task}, {arm.model.label}", progress_mode())
             progress.begin(len(numbers))
             try:
                 for sampled in ask(arm, numbers, engine, thread, rollout, in_flight, progress.update):
-                    stored.add(recorded(sampled, arm, rollout, code, in_record))
+                    stored.add(recorded(sampled, arm, code, in_record))
             finally:
                 progress.end()
     finally:

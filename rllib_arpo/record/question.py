@@ -82,12 +82,10 @@ class BenchmarkAnswer:
 
     task: str
     model: str
-    style: str
     commit: str | None
     question: str
     answers: Sequence[str]
     ability: str
-    sampling_seed: int | None
     answer: str | None
     exact_match: float
     f1: float | None

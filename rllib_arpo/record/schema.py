@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 #: The version of the columns and their meaning; it grows when a column comes, changes or goes.
-VERSION = 5
+VERSION = 6
 #: Keys of a file's metadata: the version, and the settings of the run as JSON (`tables.stated`).
 VERSION_KEY, SETTINGS_KEY = b"rllib_arpo.record.version", b"rllib_arpo.record.settings"
 
@@ -102,12 +102,10 @@ ADVANTAGES = (
 ANSWER = (
     _maybe("task", _TEXT, "the name of the task; null, like all below: not from `rllib-arpo evaluate` or `entropy`"),
     _maybe("model", _TEXT, "the user's name for the model; a folder has its absolute path"),
-    _maybe("style", _TEXT, '"tools" or "direct"'),
     _maybe("commit", _TEXT, "the commit of the code that asked the question; null: not known"),
     _maybe("question", _TEXT, "the question without instructions and examples"),
     _maybe("answers", _TEXTS, "the right answers"),
     _maybe("ability", _TEXT, 'the kind of question, such as "math" or "qa"'),
-    _maybe("sampling_seed", pa.int64(), "the seed of the trajectory's first turn; null: decoded greedily"),
     _maybe("answer", _TEXT, "the trajectory's answer; null: it gave none"),
     _maybe("exact_match", _FLOAT, 'for "qa": whether normalised texts equal a right answer; otherwise: accuracy is 1'),
     _maybe("f1", _FLOAT, 'the best token F1 over the right answers; null except for "qa"'),

@@ -36,18 +36,17 @@ def scripted_command(model, output, **options) -> list[str]:
     return [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", value)]
 
 
-def recorded(folder: Path, style: str = "tools") -> list[RecordedQuestion]:
-    """The questions of the arms with this style, in the order of their numbers."""
-    found = [question for file in record_files(folder) for question in questions(file)]
-    return [question for question in found if all(answer.style == style for answer in question.answers.values())]
+def recorded(folder: Path) -> list[RecordedQuestion]:
+    """The questions of all arms, in the order of their numbers."""
+    return [question for file in record_files(folder) for question in questions(file)]
 
 
 def samples_of(question: RecordedQuestion) -> list[tuple[Trajectory, BenchmarkAnswer]]:
     return [(sample, question.answers[sample.agent_id]) for sample in question.tree.trajectories]
 
 
-def samples(folder: Path, style: str = "tools") -> list[tuple[Trajectory, BenchmarkAnswer]]:
-    return [sample for question in recorded(folder, style) for sample in samples_of(question)]
+def samples(folder: Path) -> list[tuple[Trajectory, BenchmarkAnswer]]:
+    return [sample for question in recorded(folder) for sample in samples_of(question)]
 
 
 @pytest.fixture

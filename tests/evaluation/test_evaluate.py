@@ -46,7 +46,6 @@ def no_engine(monkeypatch):
     ("arithmetic", ["--env-config", "nowhere.yaml"], "--env-config nowhere.yaml: no such file."),
     ("arithmetic", ["--env-config", '{"arithmetic": 3}'], "the value of 'arithmetic' must be a JSON object"),
     ("arithmetic", ["--env-config", '{"arithmetic": {"split": "train"}}'], "never runs out of questions: set --limit"),
-    ("arithmetic", ["--baselines", "direkt"], "Unknown baseline 'direkt': did you mean 'direct'?"),
     ("arithmetic", ["--samples", "0"], "samples=0: must be an integer >= 1."),
     ("arithmetic", ["--samples", "2", "--temperature", "0"], "samples=2: all samples are equal at temperature 0"),
     ("arithmetic", ["--seed", "-1"], "seed=-1: must be an integer from 0 to 2**32 - 1."),
@@ -89,24 +88,22 @@ def test_a_tool_that_does_not_start_is_one_sentence(arguments, no_engine, monkey
 def finished(model_folder, tmp_path_factory):
     """A finished evaluation: its command, folder and summary."""
     folder = tmp_path_factory.mktemp("finished")
-    more = ["--samples", "2", "--limit", "10", "--baselines", "direct,tools"]
+    more = ["--samples", "2", "--limit", "10"]
     command = [*scripted_command(model_folder, folder), *more]
     assert run_command("evaluate", command) == 0
     return Namespace(command=command, folder=folder, summary=json.loads((folder / "summary.json").read_text()))
 
 
 def test_the_record_has_every_turn_and_every_answer(finished):
-    for style in ("direct", "tools"):
-        found = recorded(finished.folder, style)
-        assert [(q.facts.number, [t.agent_id for t in q.tree.trajectories]) for q in found] == [
-            (number, ["0", "1"]) for number in range(10)
-        ]
+    found = recorded(finished.folder)
+    assert [(q.facts.number, [t.agent_id for t in q.tree.trajectories]) for q in found] == [
+        (number, ["0", "1"]) for number in range(10)
+    ]
     rows = samples(finished.folder)
-    assert len({answer.sampling_seed for _, answer in rows}) == 20
     question, first = found[0], rows[0][1]
     assert (question.tree.question_id, question.facts.purpose) == (FIRST.question_id, "benchmark")
     assert (first.question, first.answers, first.ability) == (FIRST.messages[-1][1], list(FIRST.answers), "math")
-    assert (first.task, first.style) == ("arithmetic", "tools")
+    assert first.task == "arithmetic"
     assert question.prompt_text.endswith(f"{first.question}<|im_end|>\n<|im_start|>assistant\n")
     turns = [placed for one in found for placed in one.turns()]
     called = [placed for placed in turns if placed.turn.tool_call]
@@ -129,20 +126,13 @@ def test_the_summary_says_what_was_run_and_every_figure(finished):
     assert summary["command"].startswith("rllib-arpo evaluate --model ")
     assert {"commit", "machine", "versions", "time", "seconds", "settings"} <= summary.keys()
     assert summary["settings"]["samples"] == 2
-    direct, tools = summary["arms"]
-    assert [(row["style"], row["task"], row["questions"], row["samples"]) for row in (direct, tools)] == [
-        ("direct", "arithmetic", 10, 2),
-        ("tools", "arithmetic", 10, 2),
-    ]
+    (row,) = summary["arms"]
+    assert (row["task"], row["questions"], row["samples"]) == ("arithmetic", 10, 2)
     calls = [turn for sample, _ in samples(finished.folder) for turn in sample.turns if turn.tool_call]
-    mean = len(calls) / 20
-    assert tools["metrics"]["tool_calls"]["value"] == mean
-    assert direct["metrics"]["tool_calls"] == {
-        "value": 0.0, "low": 0.0, "high": 0.0, "num_questions": 10, "seed_std": 0.0,
-    }  # fmt: skip
-    (difference,) = summary["differences"]
-    assert (difference["arm"].split()[-1], difference["minus"].split()[-1]) == ("direct", "tools")
-    assert difference["metrics"]["tool_calls"]["value"] == pytest.approx(-mean)
+    found = row["metrics"]["tool_calls"]
+    assert (found["value"], found["num_questions"], found.keys()) == (
+        len(calls) / 20, 10, {"value", "low", "high", "num_questions"},
+    )  # fmt: skip
 
 
 def test_another_task_joins_the_folder_and_nothing_is_asked_again(finished, monkeypatch, tmp_path):
@@ -151,12 +141,12 @@ def test_another_task_joins_the_folder_and_nothing_is_asked_again(finished, monk
     ask = runner.ask
 
     def recorded_ask(arm, numbers, *args, **kwargs):
-        asked.append((arm.task, arm.style, len(numbers)))
+        asked.append((arm.task, len(numbers)))
         return ask(arm, numbers, *args, **kwargs)
 
     monkeypatch.setattr(runner, "ask", recorded_ask)
     assert run_command("evaluate", [*finished.command, "--output", str(folder), "--tasks", "arithmetic,trails"]) == 0
-    assert asked == [("trails", "direct", 10), ("trails", "tools", 10)]
+    assert asked == [("trails", 10)]
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["arms"][:1] == finished.summary["arms"][:1]
 
@@ -171,7 +161,7 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     assert [AutoConfig.from_pretrained(path).dtype for path in exports] == [torch.bfloat16, torch.float32]
     assert run_command("evaluate", command) == 0
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    assert [row["label"] for row in summary["arms"]] == ["llama tools", "checkpoint_000001 tools"]
+    assert [row["label"] for row in summary["arms"]] == ["llama", "checkpoint_000001"]
     (difference,) = summary["differences"]
     ends = {(e["value"], e["low"], e["high"]) for name, e in difference["metrics"].items() if name != "f1"}
     assert ends == {(0.0, 0.0, 0.0)}
@@ -181,7 +171,7 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     config.write_text(config.read_text().replace("{", '{"changed": true,', 1))
     write_checksums(str(checkpoint), LocalFileSystem())
     assert run_command("evaluate", command) == 2
-    assert "checkpoint_000001 tools arithmetic with model_fingerprint=" in capsys.readouterr().err
+    assert "checkpoint_000001 arithmetic with model_fingerprint=" in capsys.readouterr().err
 
 
 def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):

@@ -26,7 +26,7 @@ def sample(number: int = 0, **changes: Any) -> Sample:
     turns, ending = changes.get("turns", [turn()]), StopReason(changes.get("stop_reason", "answer"))
     trajectory = make_trajectory(str(number), turns, values["reward"], stop_reason=ending)
     scores = values["exact_match"], values["f1"]
-    answer = BenchmarkAnswer("gsm8k", "m", "tools", "abc", "?", ["1"], "math", 0, None, *scores)
+    answer = BenchmarkAnswer("gsm8k", "m", "abc", "?", ["1"], "math", None, *scores)
     return replace(trajectory, accuracy=values["accuracy"], format_valid=values["format_valid"]), answer
 
 
@@ -76,12 +76,9 @@ def test_metrics_by_hand():
     assert (found["f1"].value, found["f1"].num_questions, found["pass_at_1"].num_questions) == (0.25, 2, 3)
 
 
-def arm(model: str, task: str = "gsm8k", style: str = "tools", questions: int = 3) -> SimpleNamespace:
-    label = f"{model.rpartition('/')[2]} {style}"
-    named = SimpleNamespace(name=model)
-    return SimpleNamespace(
-        model=named, style=style, task=task, name=f"{model} {task} {style}", label=label, numbers=range(questions)
-    )
+def arm(model: str, task: str = "gsm8k", questions: int = 3) -> SimpleNamespace:
+    named = SimpleNamespace(name=model, label=model)
+    return SimpleNamespace(model=named, task=task, name=f"{model} {task}", numbers=range(questions))
 
 
 def printed(capsys) -> list[str]:

@@ -16,7 +16,7 @@ from tests.helpers.trees import endings, make_trajectory, make_tree, make_turn
 
 def place(folder, task: str = "squares", samples: int = 1, engine_kwargs: dict | None = None, **settings) -> StoredArm:
     model = SimpleNamespace(name="/models/m")
-    arm = SimpleNamespace(model=model, style="tools", task=task, name=f"m tools {task}", settings=lambda: settings)
+    arm = SimpleNamespace(model=model, task=task, name=f"m {task}", settings=lambda: settings)
     return stored_arm(folder, arm, EvaluationSettings(samples=samples, engine_kwargs=engine_kwargs or {}))
 
 
@@ -64,7 +64,7 @@ def test_other_settings_are_refused_once_there_are_results(tmp_path):
         (2, "left", "1f", r'env_config/answer_key="\*\*\* \w{4}", not "\*\*\* \w{4}":'),
         (2, "right", "2f", 'data//a/api_key="1f", not "2f":'),
     ):
-        with pytest.raises(CommandError, match=f"^{tmp_path} has results of m tools squares with {message}"):
+        with pytest.raises(CommandError, match=f"^{tmp_path} has results of m squares with {message}"):
             place(tmp_path, samples=samples, env_config={"answer_key": key}, data={"/a/api_key": of_data})
 
 

@@ -76,7 +76,7 @@ def test_a_file_states_its_version_and_the_settings(model_folder):
     made = config(model_folder, branching="random", random_fork_probability=0.2, branch_width="wide", temperature=0.7)
     made.num_rollouts = np.int64(9)
     metadata = training_table(1, [(sampled(TREE), None)], made, None).schema.metadata
-    assert metadata[schema.VERSION_KEY] == b"5"
+    assert metadata[schema.VERSION_KEY] == b"6"
     stated = json.loads(metadata[schema.SETTINGS_KEY])
     assert stated == settings_of(made)
     names = ("model_name_or_path", "branching", "branch_width", "temperature", "branch_threshold", "baseline", "seed")

@@ -166,12 +166,12 @@ FIELDS = list(SCHEMA)
 
 @pytest.mark.parametrize(("metadata", "fields", "sentence"), [
     ({}, FIELDS, "is not a record of trees: its metadata lacks rllib_arpo.record.version."),
-    ({VERSION_KEY: b"1"}, FIELDS, "has version 1 of the record; this package reads version 5."),
-    ({VERSION_KEY: b"5"}, FIELDS[1:], "lacks the column 'purpose'."),
-    ({VERSION_KEY: b"5"}, [pa.field("purpose", pa.int32()), *FIELDS[1:]],
+    ({VERSION_KEY: b"1"}, FIELDS, "has version 1 of the record; this package reads version 6."),
+    ({VERSION_KEY: b"6"}, FIELDS[1:], "lacks the column 'purpose'."),
+    ({VERSION_KEY: b"6"}, [pa.field("purpose", pa.int32()), *FIELDS[1:]],
      "the column 'purpose' must be string and is not."),
-    ({VERSION_KEY: b"5"}, FIELDS, "the settings in its metadata are missing or cannot be read."),
-    ({VERSION_KEY: b"5", SETTINGS_KEY: b"{"}, FIELDS, "the settings in its metadata are missing or cannot be read."),
+    ({VERSION_KEY: b"6"}, FIELDS, "the settings in its metadata are missing or cannot be read."),
+    ({VERSION_KEY: b"6", SETTINGS_KEY: b"{"}, FIELDS, "the settings in its metadata are missing or cannot be read."),
 ])  # fmt: skip
 def test_other_files_are_refused(tmp_path, capsys, metadata, fields, sentence):
     path = tmp_path / "other.parquet"
