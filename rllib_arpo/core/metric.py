@@ -1,4 +1,4 @@
-"""Declares metrics: a metric's value, its row in the documentation and its name in MLflow follow from one object."""
+"""Declares metrics: a metric's value and its row in the documentation follow from one object."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,17 +10,6 @@ import numpy as np
 
 Source = TypeVar("Source")
 
-#: Groups of metrics, each a section of MLflow's charts. MLflow sorts them by name, so people find progress on top.
-PROGRESS = "1 progress"
-ROLLOUT = "2 rollout"
-FORKS = "3 entropy and forks"
-TOOLS = "4 tools"
-LEARNER = "5 learner"
-SECONDS = "6 seconds"
-EVALUATION = "7 evaluation"
-#: Holds metrics that belong to no other group, under their own paths: a user's metrics, or new ones of RLlib.
-OTHER = "8 other"
-
 
 @dataclass(frozen=True, slots=True)
 class Metric(Generic[Source]):
@@ -28,10 +17,8 @@ class Metric(Generic[Source]):
 
     Attributes:
         name: its path in its part of the result, such as "entropy/delta" below `env_runners`.
-        group: its section in MLflow; None: MLflow does not get it, since it repeats another metric.
         words: its meaning, for the documentation. Neighbours with the same words share a line.
         of: computes it; if this returns None (a mean over nothing), the result lacks the metric.
-        label: its name within the group; "": its path, with spaces. Metrics of a tool have neither label nor group.
         reduce: how RLlib reduces it, if it is below `env_runners`. "mean": keeps the last value; "sum": sums over the
             training steps of an iteration; "lifetime_sum": sums over the run.
         console: label and format ("acc", "4.2f") of a rollout's metric on the terminal's line of an iteration; None:
@@ -39,17 +26,10 @@ class Metric(Generic[Source]):
     """
 
     name: str
-    group: str | None
     words: str
     of: Callable[[Source], float | None]
-    label: str = ""
     reduce: str = "mean"
     console: tuple[str, str] | None = None
-
-    @property
-    def mlflow_name(self) -> str:
-        """Its name in MLflow, within its group."""
-        return self.label or self.name.replace("/", " ")
 
 
 def measure(metrics: Iterable[Metric[Source]], source: Source, prefix: str = "") -> dict[str, float]:

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rllib_arpo.core.columns import LEAF_ADVANTAGES, PACKED_TREES
-from rllib_arpo.core.metric import LEARNER, PROGRESS, Metric, mean, measure
+from rllib_arpo.core.metric import Metric, mean, measure
 from rllib_arpo.core.token_counts import flat_tokens, shared_tokens
 
 
@@ -106,34 +106,29 @@ def _clip_fraction(update: Update) -> float | None:
 
 #: The result lacks a mean over no token or no step.
 UPDATE_METRICS: tuple[Metric[Update], ...] = (
-    Metric("policy_loss", LEARNER, "mean over optimizer steps", per_step(Total.POLICY_LOSS)),
-    Metric("total_loss", LEARNER, "the same, with KL and entropy bonus", per_step(Total.LOSS)),
-    Metric(
-        "grad_norm", LEARNER, "before clipping, mean over optimizer steps", lambda update: mean(update.gradient_norms)
-    ),
-    Metric("kl", LEARNER, "k3, to the reference model, per token", ratio(Total.KL, Total.KL_TOKENS)),
-    Metric("entropy", LEARNER, "nats per token", ratio(Total.ENTROPY, Total.LOSS_TOKENS)),
-    Metric("ratio_mean", LEARNER, "new over old probability, mean over tokens", ratio(Total.RATIO, Total.LOSS_TOKENS)),
-    Metric("clip_fraction", LEARNER, "share of the absolute advantage mass that clipping removed", _clip_fraction),
+    Metric("policy_loss", "mean over optimizer steps", per_step(Total.POLICY_LOSS)),
+    Metric("total_loss", "the same, with KL and entropy bonus", per_step(Total.LOSS)),
+    Metric("grad_norm", "before clipping, mean over optimizer steps", lambda update: mean(update.gradient_norms)),
+    Metric("kl", "k3, to the reference model, per token", ratio(Total.KL, Total.KL_TOKENS)),
+    Metric("entropy", "nats per token", ratio(Total.ENTROPY, Total.LOSS_TOKENS)),
+    Metric("ratio_mean", "new over old probability, mean over tokens", ratio(Total.RATIO, Total.LOSS_TOKENS)),
+    Metric("clip_fraction", "share of the absolute advantage mass that clipping removed", _clip_fraction),
     Metric(
         "engine_logprob_gap",
-        LEARNER,
         "mean of abs(learner - engine), nats per token",
         ratio(Total.ENGINE_GAP, Total.LOSS_TOKENS),
     ),
-    Metric("tokens_unique", LEARNER, "tokens of one epoch, each once", total(Total.TOKENS_UNIQUE)),
-    Metric("tokens_flat", LEARNER, "the same, if no trajectories shared tokens", total(Total.TOKENS_FLAT)),
-    Metric("tokens_computed", LEARNER, "tokens of all training passes of all epochs", total(Total.TOKENS_COMPUTED)),
+    Metric("tokens_unique", "tokens of one epoch, each once", total(Total.TOKENS_UNIQUE)),
+    Metric("tokens_flat", "the same, if no trajectories shared tokens", total(Total.TOKENS_FLAT)),
+    Metric("tokens_computed", "tokens of all training passes of all epochs", total(Total.TOKENS_COMPUTED)),
     Metric(
         "mixed_sign_share",
-        LEARNER,
         "share of the shared generated tokens whose trajectories have advantages of both signs",
         ratio(Total.TOKENS_MIXED, Total.TOKENS_SHARED),
     ),
-    Metric("groups_without_signal", LEARNER, "questions with equal rewards", total(Total.GROUPS_WITHOUT_SIGNAL)),
+    Metric("groups_without_signal", "questions with equal rewards", total(Total.GROUPS_WITHOUT_SIGNAL)),
     Metric(
         "num_questions_trained",
-        LEARNER,
         "questions in optimizer steps, also those without a signal",
         total(Total.QUESTIONS_TRAINED),
     ),
@@ -146,7 +141,7 @@ def update_metrics(sums: Mapping[Total, float], gradient_norms: Sequence[float])
 
 
 #: The driver counts what `alarms` finds.
-NUM_ALARMS: Metric[Mapping[str, str]] = Metric("num_alarms", PROGRESS, "guards whose limit is crossed", len, "alarms")
+NUM_ALARMS: Metric[Mapping[str, str]] = Metric("num_alarms", "guards whose limit is crossed", len)
 
 
 @dataclass(frozen=True, slots=True)

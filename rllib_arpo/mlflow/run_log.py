@@ -11,7 +11,7 @@ from mlflow.tracing.client import TracingClient
 from ray.air.constants import TIMESTAMP, TRAINING_ITERATION
 from ray.tune.result import EXPR_PARAM_FILE, EXPR_RESULT_FILE
 
-from rllib_arpo.mlflow.metric_groups import flat_metrics, flat_params, metric_name
+from rllib_arpo.mlflow.flat import flat_metrics, flat_params
 from rllib_arpo.mlflow.question_trace import QuestionTrace
 from rllib_arpo.mlflow.run_facts import RUNNING, read_facts
 from rllib_arpo.mlflow.store import Store
@@ -108,5 +108,5 @@ def _metrics(results: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
     """The metrics of results, with Tune's times: a result that is logged in two attempts keeps one time."""
     for result in results:
         time_ms = int(result.get(TIMESTAMP, 0)) * 1000
-        for name, value in flat_metrics(result, metric_name).items():
+        for name, value in flat_metrics(result).items():
             yield Metric(name, value, time_ms, result[TRAINING_ITERATION])

@@ -20,7 +20,7 @@ from rllib_arpo.core.figures import (
     path_tool_calls,
     tool_calls,
 )
-from rllib_arpo.core.metric import FORKS, PROGRESS, ROLLOUT, TOOLS, Metric, mean, measure, quantile
+from rllib_arpo.core.metric import Metric, mean, measure, quantile
 from rllib_arpo.core.token_counts import all_path_tokens
 from rllib_arpo.core.tree import QuestionTree, StopReason, ToolCall, ToolStatus, Trajectory
 from rllib_arpo.rollout.messages import SampledQuestion
@@ -112,121 +112,84 @@ _DEPTH = "turns before the fork, over children"
 
 #: Metrics of training and of evaluation.
 ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
-    Metric(
-        "episode_return_mean", PROGRESS, _REWARD, each(QuestionTree.returns), label="reward", console=("reward", "6.3f")
-    ),
-    Metric("episode_return_min", ROLLOUT, _REWARD, each(QuestionTree.returns, min)),
-    Metric("episode_return_max", ROLLOUT, _REWARD, each(QuestionTree.returns, max)),
-    Metric("accuracy", PROGRESS, "mean over the trajectories", leaves(lambda t: t.accuracy), console=("acc", "4.2f")),
-    Metric("format_valid", PROGRESS, "share of the trajectories", leaves(lambda t: t.format_valid)),
+    Metric("episode_return_mean", _REWARD, each(QuestionTree.returns), console=("reward", "6.3f")),
+    Metric("episode_return_min", _REWARD, each(QuestionTree.returns, min)),
+    Metric("episode_return_max", _REWARD, each(QuestionTree.returns, max)),
+    Metric("accuracy", "mean over the trajectories", leaves(lambda t: t.accuracy), console=("acc", "4.2f")),
+    Metric("format_valid", "share of the trajectories", leaves(lambda t: t.format_valid)),
     *(
         Metric(
             f"stop/{reason}",
-            ROLLOUT,
             "share of the trajectories that ended for this reason",
             leaves(lambda leaf, reason=reason: leaf.stop_reason == reason),  # type: ignore[misc]
         )
         for reason in StopReason
     ),
-    Metric(
-        "pass_at_k",
-        PROGRESS,
-        "share of the questions that a trajectory solves",
-        each(lambda t: [is_solved(t)]),
-    ),
-    Metric("num_episodes", ROLLOUT, "questions", lambda rollout: len(rollout.questions), reduce="sum"),
-    Metric("episode_len_mean", ROLLOUT, _LENGTH, each(lambda t: [longest_path(t)])),
-    Metric("episode_len_min", ROLLOUT, _LENGTH, each(lambda t: [longest_path(t)], min)),
-    Metric("episode_len_max", ROLLOUT, _LENGTH, each(lambda t: [longest_path(t)], max)),
-    Metric("response_tokens_mean", ROLLOUT, "generated tokens of a whole path", each(all_path_tokens)),
-    Metric(
-        "tool_calls_per_trajectory",
-        TOOLS,
-        "calls of a whole path",
-        each(path_tool_calls),
-        console=("tools", "3.1f"),
-    ),
+    Metric("pass_at_k", "share of the questions that a trajectory solves", each(lambda t: [is_solved(t)])),
+    Metric("num_episodes", "questions", lambda rollout: len(rollout.questions), reduce="sum"),
+    Metric("episode_len_mean", _LENGTH, each(lambda t: [longest_path(t)])),
+    Metric("episode_len_min", _LENGTH, each(lambda t: [longest_path(t)], min)),
+    Metric("episode_len_max", _LENGTH, each(lambda t: [longest_path(t)], max)),
+    Metric("response_tokens_mean", "generated tokens of a whole path", each(all_path_tokens)),
+    Metric("tool_calls_per_trajectory", "calls of a whole path", each(path_tool_calls), console=("tools", "3.1f")),
     Metric(
         "entropy/initial",
-        FORKS,
         _LEVELS,
         lambda rollout: mean(e for q in rollout.questions for e in initial_entropies(q.tree, q.entropy_window)),
     ),
-    Metric("entropy/after_tool", FORKS, _LEVELS, nodes(lambda found: [n.entropy for n in found if n.on_policy])),
-    Metric("entropy/delta", FORKS, _DELTA, nodes(_rises), console=("dH", "+6.3f")),
-    Metric("entropy/delta_p10", FORKS, _DELTA, nodes(_rises, quantile(0.1))),
-    Metric("entropy/delta_p50", FORKS, _DELTA, nodes(_rises, quantile(0.5))),
-    Metric("entropy/delta_p90", FORKS, _DELTA, nodes(_rises, quantile(0.9))),
-    Metric("entropy/rise_share", FORKS, "share of these nodes with dH > 0", nodes(_rose)),
-    Metric(
-        "forks_per_question",
-        FORKS,
-        "children of nodes",
-        each(lambda t: [len(t.forks())]),
-        console=("forks", "4.1f"),
-    ),
-    Metric("fork_events_per_question", FORKS, "nodes that have children", each(_forked_nodes)),
+    Metric("entropy/after_tool", _LEVELS, nodes(lambda found: [n.entropy for n in found if n.on_policy])),
+    Metric("entropy/delta", _DELTA, nodes(_rises), console=("dH", "+6.3f")),
+    Metric("entropy/delta_p10", _DELTA, nodes(_rises, quantile(0.1))),
+    Metric("entropy/delta_p50", _DELTA, nodes(_rises, quantile(0.5))),
+    Metric("entropy/delta_p90", _DELTA, nodes(_rises, quantile(0.9))),
+    Metric("entropy/rise_share", "share of these nodes with dH > 0", nodes(_rose)),
+    Metric("forks_per_question", "children of nodes", each(lambda t: [len(t.forks())]), console=("forks", "4.1f")),
+    Metric("fork_events_per_question", "nodes that have children", each(_forked_nodes)),
     Metric(
         "fork_rate",
-        FORKS,
         "forked nodes / nodes that were decided while budget remained",
         nodes(lambda found: [n.decision.children > 0 for n in found if n.decision.eligible]),
     ),
-    Metric("fork_depth_mean", FORKS, _DEPTH, each(_fork_depths)),
-    Metric("fork_depth_p10", FORKS, _DEPTH, each(_fork_depths, quantile(0.1))),
-    Metric("fork_depth_p90", FORKS, _DEPTH, each(_fork_depths, quantile(0.9))),
+    Metric("fork_depth_mean", _DEPTH, each(_fork_depths)),
+    Metric("fork_depth_p10", _DEPTH, each(_fork_depths, quantile(0.1))),
+    Metric("fork_depth_p90", _DEPTH, each(_fork_depths, quantile(0.9))),
     Metric(
-        "initial_rollouts_per_question",
-        FORKS,
-        "N, trajectories that began at the prompt",
-        each(lambda t: [len(t.initial())]),
+        "initial_rollouts_per_question", "N, trajectories that began at the prompt", each(lambda t: [len(t.initial())])
     ),
-    Metric(
-        "topped_up_per_question",
-        FORKS,
-        "top-ups",
-        each(lambda t: [sum(leaf.topped_up for leaf in t.trajectories)]),
-    ),
+    Metric("topped_up_per_question", "top-ups", each(lambda t: [sum(leaf.topped_up for leaf in t.trajectories)])),
     Metric(
         "prefix_tokens_reused",
-        FORKS,
         "tokens of forks' prefixes that came from the engine's prefix cache",
         sums(lambda question: question.prefix_tokens_reused),
     ),
     Metric(
         "forks_refused",
-        FORKS,
         "forks that the environment refused by an error ([faults](rllib.md#faults))",
         sums(lambda question: question.forks_refused),
     ),
     Metric(
         "questions_given_up",
-        ROLLOUT,
         "questions that could not be sampled ([faults](rllib.md#faults))",
         lambda rollout: rollout.num_given_up,
     ),
     Metric(
         "requests_refused",
-        TOOLS,
         "requests of [agents](agent.md#an-agent) that were not answered",
         sums(lambda question: question.requests_refused),
     ),
     Metric(
         "new_contexts",
-        TOOLS,
         "new conversations that agents began; shared ones count once",
         each(lambda t: [new_contexts(t)], sum),
     ),
-    Metric("tool_calls_executed", TOOLS, "calls; shared ones count once", each(lambda t: [len(tool_calls(t))], sum)),
+    Metric("tool_calls_executed", "calls; shared ones count once", each(lambda t: [len(tool_calls(t))], sum)),
     Metric(
         "generated_tokens",
-        ROLLOUT,
         "tokens, also of refused forks; shared ones count once",
         sums(lambda question: question.num_generated_tokens),
     ),
     Metric(
         "tokens_per_second",
-        ROLLOUT,
         "generated tokens, while the batch was sampled",
         lambda rollout: sum(question.num_generated_tokens for question in rollout.questions) / rollout.seconds,
     ),
@@ -234,16 +197,16 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
 
 #: Metrics below "tools/<name>/" of every offered tool: one that nobody called has 0 calls, and no latency.
 TOOL_METRICS: tuple[Metric[ToolUse], ...] = (
-    Metric("calls", TOOLS, _CALLS, lambda use: len(use.calls)),
-    Metric("errors", TOOLS, _CALLS, lambda use: use.number(ToolStatus.ERROR)),
-    Metric("timeouts", TOOLS, _CALLS, lambda use: use.number(ToolStatus.TIMEOUT)),
-    Metric("latency_p50", TOOLS, _LATENCY, lambda use: quantile(0.5)(use.latencies())),
-    Metric("latency_p99", TOOLS, _LATENCY, lambda use: quantile(0.99)(use.latencies())),
-    Metric("entropy_delta", TOOLS, _TOOL_DELTA, lambda use: mean(_rises(use.nodes))),
-    Metric("entropy_delta_p10", TOOLS, _TOOL_DELTA, lambda use: quantile(0.1)(_rises(use.nodes))),
-    Metric("entropy_delta_p50", TOOLS, _TOOL_DELTA, lambda use: quantile(0.5)(_rises(use.nodes))),
-    Metric("entropy_delta_p90", TOOLS, _TOOL_DELTA, lambda use: quantile(0.9)(_rises(use.nodes))),
-    Metric("entropy_rise_share", TOOLS, _TOOL_DELTA, lambda use: mean(_rose(use.nodes))),
+    Metric("calls", _CALLS, lambda use: len(use.calls)),
+    Metric("errors", _CALLS, lambda use: use.number(ToolStatus.ERROR)),
+    Metric("timeouts", _CALLS, lambda use: use.number(ToolStatus.TIMEOUT)),
+    Metric("latency_p50", _LATENCY, lambda use: quantile(0.5)(use.latencies())),
+    Metric("latency_p99", _LATENCY, lambda use: quantile(0.99)(use.latencies())),
+    Metric("entropy_delta", _TOOL_DELTA, lambda use: mean(_rises(use.nodes))),
+    Metric("entropy_delta_p10", _TOOL_DELTA, lambda use: quantile(0.1)(_rises(use.nodes))),
+    Metric("entropy_delta_p50", _TOOL_DELTA, lambda use: quantile(0.5)(_rises(use.nodes))),
+    Metric("entropy_delta_p90", _TOOL_DELTA, lambda use: quantile(0.9)(_rises(use.nodes))),
+    Metric("entropy_rise_share", _TOOL_DELTA, lambda use: mean(_rose(use.nodes))),
 )
 
 
@@ -255,38 +218,32 @@ def total(value: Callable[[SampledQuestion], float]) -> Callable[[Batch], float]
 _turns = total(lambda question: num_turns(question.tree))
 
 
-def _lifetime(name: str, of: Callable[[Batch], float], group: str | None = ROLLOUT, label: str = "") -> Metric[Batch]:
-    return Metric(name, group, "the same since the run began", of, label, reduce="lifetime_sum")
+def _lifetime(name: str, of: Callable[[Batch], float]) -> Metric[Batch]:
+    return Metric(name, "the same since the run began", of, reduce="lifetime_sum")
 
 
 #: Metrics of training only.
 BATCH_METRICS: tuple[Metric[Batch], ...] = (
-    Metric("resample_rounds", ROLLOUT, "rounds of `max_resample_rounds`", lambda batch: batch.resample_rounds),
-    Metric(
-        "questions_dropped", ROLLOUT, "questions without signal after the last round", lambda batch: batch.num_dropped
-    ),
+    Metric("resample_rounds", "rounds of `max_resample_rounds`", lambda batch: batch.resample_rounds),
+    Metric("questions_dropped", "questions without signal after the last round", lambda batch: batch.num_dropped),
     Metric(
         "questions_prioritized",
-        ROLLOUT,
         "questions asked again for their pass rate (`prioritized_share`)",
         lambda batch: batch.num_prioritized,
     ),
-    Metric(
-        "questions_requeued", ROLLOUT, "questions asked again for `max_weight_lag`", lambda batch: batch.num_requeued
-    ),
+    Metric("questions_requeued", "questions asked again for `max_weight_lag`", lambda batch: batch.num_requeued),
     Metric(
         "weight_lag_max",
-        ROLLOUT,
         "updates between the weights that sampled the oldest token and the weights being trained",
         lambda batch: batch.weight_lag,
     ),
-    Metric("num_env_steps_sampled", ROLLOUT, _TURNS, _turns, reduce="sum"),
-    Metric(f"num_module_steps_sampled/{DEFAULT_MODULE_ID}", None, _TURNS, _turns, reduce="sum"),
+    Metric("num_env_steps_sampled", _TURNS, _turns, reduce="sum"),
+    Metric(f"num_module_steps_sampled/{DEFAULT_MODULE_ID}", _TURNS, _turns, reduce="sum"),
     _lifetime("num_env_steps_sampled_lifetime", _turns),
-    _lifetime(f"num_module_steps_sampled_lifetime/{DEFAULT_MODULE_ID}", _turns, group=None),
+    _lifetime(f"num_module_steps_sampled_lifetime/{DEFAULT_MODULE_ID}", _turns),
     _lifetime("num_episodes_lifetime", total(lambda q: 1)),
     _lifetime("generated_tokens_lifetime", total(lambda q: q.num_generated_tokens)),
-    _lifetime("tool_calls_executed_lifetime", total(lambda q: len(tool_calls(q.tree))), PROGRESS, "tool calls so far"),
+    _lifetime("tool_calls_executed_lifetime", total(lambda q: len(tool_calls(q.tree)))),
 )
 
 #: The names under `env_runners/` that ARPO reports, in training and evaluation: metrics, and the groups above them.

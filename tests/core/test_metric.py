@@ -4,12 +4,12 @@ import math
 
 import pytest
 
-from rllib_arpo.core.metric import FORKS, Metric, mean, measure, number_at, quantile
+from rllib_arpo.core.metric import Metric, mean, measure, number_at, quantile
 
 DEPTH = [
-    Metric("depth/mean", FORKS, "turns above the node", mean),
-    Metric("depth/p10", FORKS, "turns above the node", quantile(0.1)),
-    Metric("forks", FORKS, "all of them", len, label="number of forks"),
+    Metric("depth/mean", "turns above the node", mean),
+    Metric("depth/p10", "turns above the node", quantile(0.1)),
+    Metric("forks", "all of them", len),
 ]
 
 

@@ -17,11 +17,11 @@ from ray import tune
 from ray.air.integrations.mlflow import MLflowLoggerCallback
 
 from rllib_arpo.commands import main
-from rllib_arpo.core.metric import EVALUATION, LEARNER, OTHER, PROGRESS, TOOLS
+from rllib_arpo.learner.metrics import NUM_ALARMS, UPDATE_METRICS
 from rllib_arpo.mlflow.callback import ARPOMLflowCallback
-from rllib_arpo.mlflow.metric_groups import NAMES, flat_metrics, metric_name
+from rllib_arpo.mlflow.flat import flat_metrics
 from rllib_arpo.record.read import questions, record_files
-from rllib_arpo.rollout.metric_table import ROLLOUT_METRICS, TOOL_METRICS
+from rllib_arpo.rollout.metric_table import BATCH_METRICS, ROLLOUT_METRICS, TOOL_METRICS
 from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.tracking.before_training import EvaluateBeforeTraining
 from tests.helpers.configs import small_config
@@ -34,12 +34,7 @@ PATIENCE_S = 300.0
 RATES = [1e-3, 1e-4]
 
 #: A declared metric that this run does not have: without a reference.
-NOT_HERE = {f"{LEARNER}/kl"}
-OTHERS = [
-    "fault_tolerance/num_env_runners_dropped_lifetime",
-    "fault_tolerance/num_healthy_workers",
-    "fault_tolerance/num_remote_worker_restarts",
-]
+NOT_HERE = {"learners/default_policy/kl"}
 NUM_PLOTS = 3
 
 
@@ -135,22 +130,16 @@ def test_an_mlflow_run_is_whole(results, workspace):
 
 
 def check_metrics(metrics: dict[str, float], folder: Path) -> None:
-    """Every metric that is declared is there, and no other; they hold the numbers of Tune's last result."""
-    tools = {f"{TOOLS}/tool {metric.name}" for metric in TOOL_METRICS}
-    evaluation = {name for name in metrics if name.startswith(EVALUATION)}
-    assert metrics.keys() - evaluation == {*NAMES.values(), *tools, *(f"{OTHER}/{name}" for name in OTHERS)} - NOT_HERE
-    of_rollout = {metric.mlflow_name for metric in ROLLOUT_METRICS if metric.group != PROGRESS}
-    assert evaluation <= {
-        f"{EVALUATION}/{name}" for name in of_rollout | {f"tools tool {metric.name}" for metric in TOOL_METRICS}
-    }
-    assert len(evaluation) == 48
+    """Every metric that is declared is there under its path, with the number of Tune's last result."""
     last = json.loads((folder / "result.json").read_text().splitlines()[-1])
-    assert metrics["1 progress/evaluation accuracy"] == last["evaluation"]["env_runners"]["accuracy"]
-    assert metrics["3 entropy and forks/entropy delta"] == last["env_runners"]["entropy"]["delta"]
-    # RLlib's own timers, throughputs and bookkeeping. Whether a short iteration has "perf" is a matter of time.
-    paths = [path for path in flat_metrics(last) if not path.startswith("perf/")]
-    left_out = [path for path in paths if metric_name(path) is None]
-    assert (len(left_out), len(paths)) == (34, 34 + len(metrics))
+    found = flat_metrics(last)
+    assert {name: metrics[name] for name in found} == pytest.approx(found, nan_ok=True)
+    tools = {f"env_runners/tools/tool/{metric.name}" for metric in TOOL_METRICS}
+    rollout = {f"env_runners/{metric.name}" for metric in (*ROLLOUT_METRICS, *BATCH_METRICS)}
+    update = {f"learners/default_policy/{metric.name}" for metric in (*UPDATE_METRICS, NUM_ALARMS)}
+    assert tools | rollout | update <= metrics.keys() | NOT_HERE
+    assert metrics["evaluation/env_runners/accuracy"] == last["evaluation"]["env_runners"]["accuracy"]
+    assert metrics["env_runners/entropy/delta"] == last["env_runners"]["entropy"]["delta"]
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,7 @@ def read_runs(uri: str, experiment: str = "ARPO") -> dict[str, Run]:
     return {run.info.run_name: run for run in runs}
 
 
-def history(uri: str, run: Run, key: str = "1 progress/accuracy") -> list[tuple[int, float]]:
+def history(uri: str, run: Run, key: str = "env_runners/accuracy") -> list[tuple[int, float]]:
     metrics = MlflowClient(tracking_uri=uri).get_metric_history(run.info.run_id, key)
     return sorted((metric.step, metric.value) for metric in metrics)
 

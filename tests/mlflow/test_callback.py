@@ -92,7 +92,7 @@ def test_concurrent_trials_have_runs_of_their_own_in_the_default_store(local_dat
     callback.log_trial_end(first)
     callback.on_experiment_end([first, second])
     runs = read_runs(local_database, "two")
-    assert {name: (run.info.status, run.data.params, run.data.metrics["1 progress/accuracy"])
+    assert {name: (run.info.status, run.data.params, run.data.metrics["env_runners/accuracy"])
             for name, run in runs.items()} == {
         "ARPO_env_t1": ("FINISHED", {"lr": "t1"}, 0.5),
         "ARPO_env_t2": ("FAILED", {"lr": "t2"}, 3.5),

@@ -38,10 +38,10 @@ def test_a_whole_folder(folder, local_database):
     assert run.info.status == "FINISHED"
     assert run.data.params == {"lr": "1e-06", "env_config/seed": "3"}
     assert run.data.tags["purpose"] == "test"
-    names = ["1 progress/accuracy", "1 progress/evaluation accuracy", "5 learner/kl"]
+    names = ["env_runners/accuracy", "evaluation/env_runners/accuracy", "learners/default_policy/kl"]
     assert sorted(run.data.metrics) == names
     assert history(local_database, run) == [(1, 0.5), (2, 1.0)]
-    assert history(local_database, run, "5 learner/kl") == [(1, -1.0), (2, -2.0)]
+    assert history(local_database, run, "learners/default_policy/kl") == [(1, -1.0), (2, -2.0)]
 
 
 def test_a_second_call_changes_nothing(folder, local_database, monkeypatch):
@@ -110,7 +110,7 @@ def test_a_record_that_cannot_be_read_costs_nothing_else(folder, local_database)
     with pytest.raises(ArrowInvalid):
         RunLog(folder, open_store()).log()
     run = read_runs(local_database)["a run"]
-    assert (run.info.status, run.data.metrics["1 progress/accuracy"]) == ("FINISHED", 1.0)
+    assert (run.info.status, run.data.metrics["env_runners/accuracy"]) == ("FINISHED", 1.0)
 
 
 def test_the_command_logs_the_trials_of_an_experiment(folder, workspace, local_database, capsys):
@@ -123,7 +123,7 @@ def test_the_command_logs_the_trials_of_an_experiment(folder, workspace, local_d
         f"{folder} is in MLflow: {local_database}",
     ]
     runs = read_runs(local_database)
-    assert {name: (run.info.status, run.data.metrics["1 progress/accuracy"]) for name, run in runs.items()} == {
+    assert {name: (run.info.status, run.data.metrics["env_runners/accuracy"]) for name, run in runs.items()} == {
         "a run": ("FINISHED", 1.0),
         "other": ("FINISHED", 0.5),
     }

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from rllib_arpo.mlflow.metric_groups import flat_metrics, flat_params, metric_name, mlflow_key
+from rllib_arpo.mlflow.flat import flat_metrics, flat_params, mlflow_key
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,8 @@ def test_params_are_the_leaves_as_short_strings():
 def test_metrics_are_the_numeric_leaves_without_the_config():
     result = {
         "env_runners": {"accuracy": 0.5, "entropy": {"delta": -0.25}, "reward": float("nan")},
-        "learners": {"default_policy": {"kl": [2.0], "histogram": [0.0, 0.0]}},
+        "learners": {"default_policy": {"kl": [2.0], "histogram": [0.0, 0.0], "a_throughput": {"mean": 3.0}}},
+        "perf": {"ram_util_percent": 30.0},
         "config": {"lr": 1e-6},
         "pid": 77,
         "done": True,
@@ -62,24 +63,3 @@ def test_metrics_are_the_numeric_leaves_without_the_config():
         "learners/default_policy/kl": 2.0,
         "training_iteration": 4.0,
     }
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("env_runners/accuracy", "1 progress/accuracy"),
-        ("evaluation/env_runners/accuracy", "1 progress/evaluation accuracy"),
-        ("env_runners/stop/token_limit", "2 rollout/stop token_limit"),
-        ("env_runners/entropy/delta_p10", "3 entropy and forks/entropy delta_p10"),
-        ("env_runners/decisive/auc", "3 entropy and forks/decisive steps auc"),
-        ("env_runners/tools/web search/latency_p50", "4 tools/web search latency_p50"),
-        ("learners/default_policy/kl", "5 learner/kl"),
-        ("timers/rollout", "6 seconds/rollout"),
-        ("evaluation/env_runners/tools/search/calls", "7 evaluation/tools search calls"),
-        ("env_runners/my/metric", "8 other/env_runners/my/metric"),
-        ("timers/training_step", None),
-        ("learners/default_policy/num_module_steps_trained_lifetime_throughput/throughput_since_last_reduce", None),
-    ],
-)
-def test_the_name_of_a_path(path, name):
-    assert metric_name(path) == name
