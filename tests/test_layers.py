@@ -31,7 +31,6 @@ LAYERS = (
     ("arpo",),
     ("baselines",),
     ("evaluation", "doctor"),
-    ("plots",),
     ("mlflow",),
     ("recipes",),
     ("commands",),

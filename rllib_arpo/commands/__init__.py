@@ -18,7 +18,7 @@ PROGRAM = "rllib-arpo"
 COMMANDS = {
     "evaluate": "score models on tasks, with the sampler and the tools of training",
     "entropy": "show where a model is unsure after tool responses, and what each rule would fork",
-    "show": "draw a run's recorded trees, or its curves, as HTML pages",
+    "show": "draw a run's recorded trees as HTML pages",
     "log-run": "log a run to MLflow, from its folder",
     "cold-start": "fine-tune a model on tool-use transcripts",
     "export": "turn a checkpoint into a Hugging Face model",

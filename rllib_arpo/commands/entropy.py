@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     # It imports matplotlib.
-    from rllib_arpo.plots.task_entropy import as_json, entropy_tables, read_turns, task_entropy, write_figure
+    from rllib_arpo.evaluation.task_entropy import as_json, entropy_tables, read_turns, task_entropy, write_figure
 
     begin, found, figures = time.perf_counter(), [], []
     params = BranchingParams(**{name: getattr(args, name) for name in BRANCHING_OPTIONS})

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rllib_arpo.errors import CommandError, command_errors
-from rllib_arpo.plots.run_data import trial_folders
+from rllib_arpo.mlflow.results import trial_folders
 from rllib_arpo.redaction import without_secrets
 
 

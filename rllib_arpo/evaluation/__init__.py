@@ -1,4 +1,4 @@
 """Scores models on benchmarks: `arguments` and `plan` choose questions, `runner` asks them, `results` keeps answers.
 
-`metrics`, `report` and `entropy` compute and print the figures.
+`metrics`, `report`, `task_entropy` and `curves` compute and show the figures.
 """

@@ -15,7 +15,7 @@ MAX_KEY_LENGTH = 250
 MAX_PARAM_LENGTH = 6000
 
 #: Top-level keys of a result that are not measurements, or measure RLlib and Ray.
-NOT_METRICS = frozenset({"config", "env_runner_group", "perf", "pid", "timestamp"})
+NOT_METRICS = frozenset({"config", "env_runner_group", "perf", "pid", "timestamp", "training_iteration"})
 #: In paths of RLlib's own throughputs, each of which would be a section of its own.
 THROUGHPUT = "_throughput/"
 

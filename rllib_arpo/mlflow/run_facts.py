@@ -92,7 +92,7 @@ def description(
         "command": f"`{command}`",
         "commit": commit and f"`{commit}`",
         "results": folder and f"`{folder}`",
-        "look": folder and f"`rllib-arpo show {shlex.quote(folder)}` draws its curves and trees",
+        "look": folder and f"`rllib-arpo show {shlex.quote(folder)}` draws its trees",
     }
     title = f"**{algorithm}** trains `{Path(model).name}` on `{task}`."
     return without_secrets("\n".join([title, "", *(f"- {name}: {text}" for name, text in lines.items() if text)]))

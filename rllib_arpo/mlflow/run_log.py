@@ -13,9 +13,9 @@ from ray.tune.result import EXPR_PARAM_FILE, EXPR_RESULT_FILE
 
 from rllib_arpo.mlflow.flat import flat_metrics, flat_params
 from rllib_arpo.mlflow.question_trace import QuestionTrace
+from rllib_arpo.mlflow.results import read_results
 from rllib_arpo.mlflow.run_facts import RUNNING, read_facts
 from rllib_arpo.mlflow.store import Store
-from rllib_arpo.plots.run_data import read_results
 from rllib_arpo.record.read import numbered_questions, record_files
 from rllib_arpo.record.recorder import RECORD_FOLDER, rank
 

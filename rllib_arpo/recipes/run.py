@@ -78,7 +78,7 @@ def _run(config: ARPOConfig, args: argparse.Namespace, output: Path, experiment_
         _check_end(results[0], args, output)
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"The run was interrupted; {_goes_on(args, output)}.") from None
-    say(f"Curves, trees and transcripts: rllib-arpo show {short_path(results[0].path)}")
+    say(f"Trees and transcripts: rllib-arpo show {short_path(results[0].path)}")
     if save_model:
         _save_model(results[0], output)
     reached = number_at(results[0].metrics or {}, MEAN_REWARD)

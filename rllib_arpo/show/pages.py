@@ -82,17 +82,12 @@ def question_page(question: RecordedQuestion) -> str:
     return _filled("question.html", title=question.tree.question_id, panel=panel, question=question)
 
 
-def index_page(title: str, entries: Sequence[Entry], drawn: Sequence[Any] = ()) -> str:
-    """The list of a run's questions, with filters, between its plots.
-
-    Args:
-        drawn: values of `plots.gallery.Drawn`; this module does not import that one, since it imports matplotlib.
-    """
+def index_page(title: str, entries: Sequence[Entry]) -> str:
+    """The list of a run's questions, with filters."""
     return _filled(
         "index.html",
         title=title,
         entries=entries,
-        drawn=drawn,
         columns=INDEX_COLUMNS,
         purposes=sorted({entry.question.facts.purpose for entry in entries}, reverse=True),
         stop_reasons=sorted({reason for entry in entries for reason in figures.stop_reasons(entry.question.tree)}),
@@ -148,8 +143,8 @@ def last_questions(place: str, question_id: str | None, limit: int) -> list[Reco
     return sorted(found, key=lambda q: (q.facts.purpose == EVALUATION, -float(np.ptp(q.tree.returns()))))
 
 
-def make_pages(title: str, shown: Iterable[RecordedQuestion], drawn: Sequence[Any] = ()) -> Iterator[tuple[str, bytes]]:
-    """(name of the file, page) of each question; at last the index, if there are several or plots."""
+def make_pages(title: str, shown: Iterable[RecordedQuestion]) -> Iterator[tuple[str, bytes]]:
+    """(name of the file, page) of each question; at last the index, if there are several."""
     entries: list[Entry] = []
     names: set[str] = set()
     for question in shown:
@@ -157,8 +152,8 @@ def make_pages(title: str, shown: Iterable[RecordedQuestion], drawn: Sequence[An
         names.add(name)
         yield name, question_page(question).encode()
         entries.append(Entry(name, question))
-    if len(entries) > 1 or drawn:
-        yield INDEX, index_page(title, entries, drawn).encode()
+    if len(entries) > 1:
+        yield INDEX, index_page(title, entries).encode()
 
 
 def write_files(folder: Path, files: Iterable[tuple[str, bytes]]) -> list[Path]:

@@ -22,10 +22,7 @@ def tokens(count: int) -> str:
 
 def name_of(question: RecordedQuestion) -> str:
     """E.g. "evaluation after 8 updates"."""
-    return name_of_stage(question.facts.purpose, question.facts.iteration)
-
-
-def name_of_stage(purpose: str, iteration: int) -> str:
+    purpose, iteration = question.facts.purpose, question.facts.iteration
     if purpose == TRAINING:
         return f"training, iteration {iteration}"
     if purpose == FAILED:

@@ -61,5 +61,4 @@ def test_metrics_are_the_numeric_leaves_without_the_config():
         "env_runners/accuracy": 0.5,
         "env_runners/entropy/delta": -0.25,
         "learners/default_policy/kl": 2.0,
-        "training_iteration": 4.0,
     }

@@ -14,7 +14,7 @@ def test_the_description_of_a_run_shows_no_secret():
         "- command: `train.py --url http://***@h`",
         "- commit: `2187257-dirty`",
         "- results: `s3://***@bucket/ray results`",
-        "- look: `rllib-arpo show 's3://***@bucket/ray results'` draws its curves and trees",
+        "- look: `rllib-arpo show 's3://***@bucket/ray results'` draws its trees",
     ]
     # Nothing is known of a checkout and of a folder.
     assert len(description("ARPO", config, "train.py").splitlines()) == 3

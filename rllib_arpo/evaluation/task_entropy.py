@@ -17,11 +17,9 @@ from rich.table import Table
 
 from rllib_arpo.core.branching import BRANCHING_RULES, BranchingParams, NodeEvidence, decides_by_p
 from rllib_arpo.core.intervals import Estimate, estimate_all
+from rllib_arpo.evaluation.curves import START, Curve, draw_curves, entropy_curve, groups_of, legend, panels
 from rllib_arpo.evaluation.report import cell, plain_table
 from rllib_arpo.files import replace_file
-from rllib_arpo.plots.curves import START, Curve, draw_curves, entropy_curve, groups_of
-from rllib_arpo.plots.run_data import NUM_POSITIONS
-from rllib_arpo.plots.style import legend, panels, png
 from rllib_arpo.record.read import record_files
 
 #: The columns of the record that a measurement reads.
@@ -30,6 +28,8 @@ COLUMNS = ("question_id", "number", "agent_id", "counts", "depth", "after_tool",
 MEANS = {"delta": "+.3f", "share_positive": ".3f"}
 #: The quantiles of dH over nodes.
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+#: The first tokens of a turn that curves show.
+NUM_POSITIONS = 64
 #: Bins of the histogram of dH.
 BINS = 40
 
@@ -155,4 +155,4 @@ def write_figure(path: Path, found: TaskEntropy, window: int, title: str) -> Non
         histogram.axvline(0.0, color="black", linewidth=0.8)
         legend(histogram)
     with replace_file(path) as partial:
-        partial.write_bytes(png(figure))
+        figure.savefig(partial, format="png")

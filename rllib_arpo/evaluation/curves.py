@@ -3,18 +3,21 @@
 The tables have a row for each turn, with the columns of the record.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from rllib_arpo.core.intervals import half_width
-from rllib_arpo.plots.style import count_axis, legend
 
 #: Groups of turns: after the prompt, and after any tool response. Further groups are "tool NAME" and "round 1".
 START, AFTER_TOOLS = "start", "after tools"
+#: A panel's dots per inch, and its size in inches.
+DPI, WIDTH, HEIGHT = 110, 4.6, 3.4
 #: A drawn curve ends where fewer turns are left, since means of few turns jump.
 MIN_TURNS = 5
 
@@ -77,5 +80,21 @@ def draw_curves(axes: Axes, curves: Mapping[str, Curve], window: int, title: str
         (line,) = axes.plot(x, mean, label=label, color=color, linewidth=1.4)
         axes.fill_between(x, mean - half, mean + half, color=line.get_color(), alpha=0.18, linewidth=0)
     axes.set(ylabel="entropy (nats)", title=title, ylim=(0, None))
-    count_axis(axes, "token of the turn")
+    axes.set_xlabel("token of the turn")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     legend(axes)
+
+
+def panels(count: int) -> tuple[Figure, Sequence[Axes]]:
+    """A figure with panels side by side."""
+    figure = Figure(figsize=(WIDTH * count, HEIGHT), dpi=DPI, layout="constrained")
+    axes = figure.subplots(1, count, squeeze=False)[0]
+    for panel in axes:
+        panel.grid(alpha=0.3)
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def legend(panel: Axes) -> None:
+    panel.legend(frameon=False, fontsize="small")

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from rllib_arpo.core.branching import BranchingParams
-from rllib_arpo.plots.curves import entropy_curve
-from rllib_arpo.plots.task_entropy import COLUMNS, as_json, entropy_tables, task_entropy
+from rllib_arpo.evaluation.curves import entropy_curve
+from rllib_arpo.evaluation.task_entropy import COLUMNS, as_json, entropy_tables, task_entropy
 
 PARAMS = BranchingParams(branch_base_probability=0.5, branch_entropy_weight=10.0)
 
