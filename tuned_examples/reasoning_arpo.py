@@ -31,7 +31,7 @@ To try things out, one GPU is enough:
 
     --num-learners 0 --num-gpus-per-learner 0.5 --num-env-runners 1 --num-gpus-per-env-runner 0.5
 
-`rllib-arpo doctor` computes these sums:
+`rllib-arpo doctor` computes these sums, and the seconds of an iteration:
 
     model   more options                                                            memory
     3B                                                                              69 of 80 GB

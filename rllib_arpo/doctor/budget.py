@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rllib_arpo.doctor.checks import Check, Mark, Memory, size
+from rllib_arpo.doctor.seconds import counted, seconds_text
 from rllib_arpo.engine.memory import EngineNeed, EngineShape, Term, engine_need, engine_weights
 from rllib_arpo.learner.memory_budget import LearnerShape, learner_need
 from rllib_arpo.learner.placement import (
@@ -46,6 +47,8 @@ class Run:
         name: the model's name.
         engines: training's; `engine` may also count evaluation's.
         questions, trajectories: how many questions an engine samples at a time, and how many trajectories of each.
+        batch, steps: the questions of an iteration, and the optimizer steps over them.
+        response_tokens: the limit of a trajectory behind its prompt.
         decision: the reason for the outcome of `gradient_checkpointing="auto"`; empty if the configuration decides.
     """
 
@@ -56,6 +59,9 @@ class Run:
     engines: int
     questions: int
     trajectories: int
+    batch: int
+    steps: int
+    response_tokens: int
     decision: str = ""
 
 
@@ -76,6 +82,9 @@ def read_run(config: ARPOConfig) -> Run:
         engines=max(config.num_env_runners, 1),
         questions=config.num_envs_per_env_runner,
         trajectories=config.num_rollouts,
+        batch=config.questions_per_batch,
+        steps=config.num_epochs * max(config.questions_per_batch // config.questions_per_minibatch, 1),
+        response_tokens=config.max_response_tokens,
     )
 
 
@@ -99,6 +108,9 @@ def budget_text(run: Run, on_gpu: int | None) -> str:
     lines = [*_learner_lines(run), *_engine_lines(run, run.engine, on_gpu)]
     if run.engine.evaluation is not None:
         lines += _engine_lines(run, run.engine.evaluation, on_gpu, " for evaluation")
+    engine = _engine_need(run, run.engine, on_gpu)
+    if run.learner.gpus and engine is not None and engine.trajectories:
+        lines.append(seconds_text(run, engine))
     return "\n".join(lines)
 
 
@@ -203,11 +215,6 @@ def _needed(group: DeviceGroup, run: Run, engine: EngineNeed, available: int) ->
     numbers = [(group.learners, "learner"), (group.engines + group.evaluating, "engine")]
     users = " and ".join(counted(number, word) for number, word in numbers if number)
     return needed, f"{users}: {size(needed)} of {size(available)}"
-
-
-def counted(number: int, word: str, words: str = "") -> str:
-    """Says "1 engine", "4 engines"; `words`: the plural, if it is irregular."""
-    return f"{number:,} {word if number == 1 else words or word + 's'}"
 
 
 def _device(gpus: float) -> str:

@@ -23,6 +23,7 @@ class ModelShape:
         root_parameters: those outside of the decoder layers: embedding, last norm, head.
         intermediate_size: the size of a layer's MLP; in a mixture, of all experts of a token together.
         experts_per_token: how many experts of a mixture a token uses; 0: the model is not a mixture.
+        idle_parameters: those of the experts that a token does not use.
         norms_heads: whether queries and keys have norms of their own (Qwen3).
         adapter_parameters: those of a LoRA, the only trained ones; 0: all weights are trained.
         state_layers: how many layers have a recurrent state in place of keys and values.
@@ -40,6 +41,7 @@ class ModelShape:
     head_dim: int
     intermediate_size: int
     experts_per_token: int = 0
+    idle_parameters: int = 0
     norms_heads: bool = False
     adapter_parameters: int = 0
     state_layers: int = 0
@@ -72,11 +74,20 @@ def model_shape(model_name_or_path: str, lora: dict[str, Any] | None = None) -> 
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         intermediate_size=_intermediate_size(config, decoder_layers[0]),
         experts_per_token=config.num_experts_per_tok if num_experts(config) else 0,
+        idle_parameters=_idle_parameters(config, model),
         norms_heads=any(name.endswith("q_norm.weight") for name, _ in decoder_layers.named_parameters()),
         adapter_parameters=adapter,
         state_layers=(getattr(config, "layer_types", None) or []).count(RECURRENT),
         state_size=_state_size(config) if layer_kinds(config).reach is not None else 0,
     )
+
+
+def _idle_parameters(config: PretrainedConfig, model: nn.Module) -> int:
+    if not (experts := num_experts(config)):
+        return 0
+    of_experts = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
+    idle: int = of_experts // experts * (experts - config.num_experts_per_tok)
+    return idle
 
 
 def _state_size(config: PretrainedConfig) -> int:

@@ -13,6 +13,7 @@ from rllib_arpo.commands import new, run_command
 from rllib_arpo.commands.doctor import data_checks, load_recipe, parse_arguments, recipe_config
 from rllib_arpo.doctor.budget import budget_checks, budget_text, decide, gpu_memory, read_run
 from rllib_arpo.doctor.checks import Memory, report
+from rllib_arpo.doctor.seconds import seconds_text
 from rllib_arpo.engine.memory import EngineShape, engine_need
 from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.policy.model_shape import ModelShape, model_shape
@@ -153,10 +154,10 @@ def test_the_shape_of_a_mixture_has_all_experts(tmp_path):
     two of 64 and two of 32."""
     layer = 64 * 192 + 4 * 64 + 4 * 3 * 64 * 48 + 2 * 64 + 2 * 32
     sizes = (2, 64, 259, 2, 1, 32, 128)
-    mixture = ModelShape(2 * layer + 16_640, layer, 16_640, *sizes, 2, norms_heads=True)
+    mixture = ModelShape(2 * layer + 16_640, layer, 16_640, *sizes, 2, 2 * 2 * 3 * 64 * 48, norms_heads=True)
     assert model_shape(tiny_model(tmp_path / "one", "qwen3_moe")) == mixture
     sent_to_three = tiny_model(tmp_path / "three", "qwen3_moe", num_experts_per_tok=3)
-    three = {"intermediate_size": 3 * 48, "experts_per_token": 3}
+    three = {"intermediate_size": 3 * 48, "experts_per_token": 3, "idle_parameters": 2 * 3 * 64 * 48}
     assert model_shape(sent_to_three) == replace(mixture, **three)
 
 
@@ -273,3 +274,22 @@ def test_flags_of_recipes_set_what_the_doctor_advises(model_folder):
     assert (config.lr, config.optimizer_offload, config.max_tokens_per_pass) == (10 * plain.lr, True, 8192)
     assert config.engine_kwargs == {"gpu_memory_utilization": 0.3, "kv_cache_dtype": "fp8"}
     assert (plain.lora, plain.optimizer_offload, plain.max_tokens_per_pass) == (None, False, 16384)
+
+
+def test_seconds_by_hand(model_folder):
+    """8 trajectories of 1,000 + 2,000 / 2 tokens, 600 of them generated, on two engines with one question each."""
+    run = run_of(model_folder, "--num-learners", "1", "--num-env-runners", "2")
+    model = replace(run.model, parameters=10**9)
+    engine = replace(run.engine, context_tokens=3000)
+    run = replace(run, model=model, engine=engine, questions=1, trajectories=4, batch=2, steps=1, response_tokens=2000)
+    run = replace(run, learner=replace(run.learner, checkpointing=False))
+    lines = seconds_text(run, engine_need(model, engine, 80 * 10**9)).splitlines()
+    # 8 x 600 / 2 / 4 x 7 ms; 6 x 10^9 x 16,000 / (989 x 10^12 x 0.37); 2 x 10^9 / (2.3 x 10^9).
+    expected = ["4.2 s  rollout", "0.3 s  update", "0.9 s  new weights"]
+    assert lines[0].startswith("an iteration on H100s, 5 s: 2 questions x 4 trajectories")
+    assert [line.split(":")[0].strip() for line in lines[1:4]] == expected
+    again = replace(run, learner=replace(run.learner, checkpointing=True), steps=2)
+    again = replace(again, model=replace(model, parameters=10**10, idle_parameters=4 * 10**9))
+    # 8 x 6 x 10^9 x 16,000 / (989 x 10^12 x 0.29); attention: two layers x 64 x 2,000 tokens.
+    expected = "2.7 s  update: 8 x (6,000,000,000 parameters + 256,000 of attention) x 16,000 tokens"
+    assert expected in seconds_text(again, engine_need(model, engine, 80 * 10**9))
