@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
 
 from rllib_arpo.core.advantages import (
     LEAF_WEIGHTINGS,
@@ -19,7 +18,7 @@ from rllib_arpo.core.advantages import (
 )
 from rllib_arpo.core.packing import concatenate, pack_tree
 from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
-from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
+from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 
 def _forked_tree() -> QuestionTree:
@@ -86,29 +85,6 @@ def test_a_leaf_without_tokens_counts_as_a_leaf_and_weighs_nothing_infinite():
     layout = depth_first_layout(tree)
     assert leaf_weights(tree, layout, "sequence_mean", "uniform", 10).tolist() == [1.0, 0.5]
     assert loss_denominator(tree, layout, "sequence_mean", "uniform") == 2.0
-
-
-def _slow_branch_share(tree: QuestionTree, agent_id: str) -> float:
-    """`1/N * prod 1/(children + 1)` by looking, for each turn of the path, at who was forked right after it."""
-    roots = sum(t.parent is None for t in tree.trajectories)
-    share = 1.0 / roots
-    path = [id(turn) for turn in tree.path(agent_id)]
-    for turn in path:
-        children = 0
-        for fork in tree.trajectories:
-            inherited = tree.path(fork.agent_id)[: fork.num_inherited_turns]
-            children += bool(fork.num_inherited_turns) and id(inherited[-1]) == turn
-        share /= children + 1
-    return share
-
-
-@settings(max_examples=100, deadline=None)
-@given(trees(max_forks=5))
-def test_branch_factors_equal_the_product_over_the_forks_of_the_path(tree: QuestionTree):
-    layout = depth_first_layout(tree)
-    ids = [tree.trajectories[i].agent_id for i in layout.leaves]
-    expected = [len(ids) * _slow_branch_share(tree, agent_id) for agent_id in ids]
-    np.testing.assert_allclose(LEAF_WEIGHTINGS["branch"](layout), expected, rtol=1e-12)
 
 
 def test_attribution_by_hand():

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rllib_arpo.core.advantages import NodeAttribution, leaf_ranges, soft_attribution
-from rllib_arpo.core.packing import PackedTree, concatenate, pack_tree, plan_passes
+from rllib_arpo.core.packing import PackedTree, pack_tree, plan_passes
 from rllib_arpo.core.shares import LeafWork, Part, cut_by_tokens, share_out, take
 from rllib_arpo.core.tree import QuestionTree, StopReason, depth_first_layout
 from tests.helpers.trees import make_trajectory, make_tree, make_turn, trees
@@ -31,47 +31,6 @@ def ancestors(packed: PackedTree, t: int) -> list[int]:
     return [int(packed.token_ids[s]) for s in range(t + 1) if t < packed.end[s]]
 
 
-def test_a_tree_by_hand():
-    """ "0" calls a tool (observation 13, 14) and answers; "0.0" forks after the tool and its last observation is
-    dropped; "1" is a root of its own."""
-    tree = make_tree(
-        [10, 11],
-        [
-            make_trajectory(
-                "0",
-                [
-                    make_turn([12], [13, 14], log_prob=-0.5, entropy=0.5),
-                    make_turn([15, 16], log_prob=-0.25, entropy=2.0),
-                ],
-            ),
-            make_trajectory("1", [make_turn([19], log_prob=-2.0)]),
-            make_trajectory("0.0", [make_turn([17], [18])], num_inherited_turns=1),
-        ],
-    )
-    layout = depth_first_layout(tree)
-    attribution = NodeAttribution(
-        a_pos=np.array([1.0, 2.0, 3.0, 4.0]),
-        a_neg=np.array([-1.0, -2.0, -3.0, -4.0]),
-        weight=np.array([5.0, 6.0, 7.0, 8.0]),
-    )
-    packed = pack_tree(tree, layout, attribution)
-    assert packed.token_ids.tolist() == [10, 11, 12, 13, 14, 15, 16, 17, 19]
-    assert packed.position_ids.tolist() == [0, 1, 2, 3, 4, 5, 6, 5, 2]
-    assert packed.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 4, 1]
-    assert packed.end.tolist() == [9, 9, 8, 8, 8, 7, 7, 8, 9]
-    assert packed.loss_mask.tolist() == [False, False, True, False, False, True, True, True, True]
-    assert packed.behavior_log_probs.tolist() == [0, 0, -0.5, 0, 0, -0.25, -0.25, -1.0, -2.0]
-    assert packed.behavior_entropies.tolist() == [0] * 9
-    assert packed.a_pos.tolist() == [0, 0, 1, 0, 0, 2, 2, 3, 4]
-    assert packed.a_neg.tolist() == [0, 0, -1, 0, 0, -2, -2, -3, -4]
-    assert packed.weight.tolist() == [0, 0, 5, 0, 0, 6, 6, 7, 8]
-    assert (packed.num_tokens, packed.num_loss_tokens) == (9, 5)
-    dtypes = [str(getattr(packed, field.name).dtype) for field in fields(PackedTree)]
-    with_entropies = pack_tree(tree, layout, attribution, with_entropies=True)
-    assert with_entropies.behavior_entropies.tolist() == [0, 0, 0.5, 0, 0, 2.0, 2.0, 1.0, 1.0]
-    assert dtypes == ["int64"] * 4 + ["bool"] + ["float32"] * 2 + ["float64"] * 3
-
-
 def test_another_conversation_by_hand():
     """After turn 0 one begins with the prompt's first token; after turn 1 the first goes on, and "0.0" leaves it."""
     tree = make_tree(
@@ -85,12 +44,14 @@ def test_another_conversation_by_hand():
                     make_turn([16], log_prob=-2.0),
                 ],
             ),
-            make_trajectory("0.0", [make_turn([17])], num_inherited_turns=2),
+            make_trajectory("0.0", [make_turn([17], [18])], num_inherited_turns=2),
         ],
     )
     layout = depth_first_layout(tree)
     weight = np.array([5.0, 6.0, 7.0, 8.0])
     packed = pack_tree(tree, layout, NodeAttribution(weight, -weight, weight))
+    dtypes = [str(getattr(packed, field.name).dtype) for field in fields(PackedTree)]
+    assert dtypes == ["int64"] * 4 + ["bool"] + ["float32"] * 2 + ["float64"] * 3
     assert packed.token_ids.tolist() == [10, 11, 12, 13, 14, 15, 16, 17, 20, 21, 22]
     assert packed.position_ids.tolist() == [0, 1, 2, 3, 4, 5, 6, 6, 1, 2, 3]
     assert packed.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 5, 0, 8, 9]
@@ -193,17 +154,6 @@ FORKED_CHAIN = make_tree(
 def test_a_path_longer_than_the_limit_names_the_key():
     with pytest.raises(ValueError, match=r"a trajectory of 8 tokens.*max_tokens_per_pass is 7"):
         cut_by_tokens(pack(FORKED_CHAIN)[0], 7)
-
-
-def test_concatenation_by_hand():
-    packed, _ = pack(FORKED_CHAIN)
-    both = concatenate([packed, packed])
-    assert both.token_ids.tolist() == packed.token_ids.tolist() * 2
-    assert both.position_ids.tolist() == packed.position_ids.tolist() * 2
-    assert packed.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 4, 7, 8]
-    assert both.parent.tolist() == [-1, 0, 1, 2, 3, 4, 5, 4, 7, 8, -1, 10, 11, 12, 13, 14, 15, 14, 17, 18]
-    assert packed.end.tolist() == [10, 10, 10, 10, 10, 7, 7, 10, 10, 10]
-    assert both.end.tolist() == [*packed.end.tolist(), 20, 20, 20, 20, 20, 17, 17, 20, 20, 20]
 
 
 @pytest.mark.parametrize(

@@ -27,16 +27,6 @@ def _forked_tree(stop_of_root: StopReason = StopReason.ANSWER) -> QuestionTree:
     )
 
 
-def test_counts_of_a_forked_tree():
-    tree = _forked_tree()
-    layout = depth_first_layout(tree)
-    assert sampled_tokens(tree) == 2 + 1 + 3
-    assert path_tokens(tree, layout).tolist() == [2 + 1, 2 + 3]
-    assert response_tokens(tree, layout).tolist() == [3 + 3, 3 + 3]
-    # "0" without the tool response that nothing follows, and "0.0".
-    assert flat_tokens(tree, layout) == (2 + 3 + 1) + (2 + 3 + 3)
-
-
 def test_of_several_conversations_the_longest_is_the_response():
     """The second one shares a token of the prompt, and is the longer one: 1 + 7 + 1 tokens, 2 as the prompt's."""
     turns = [

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from rllib_arpo.core.token_counts import all_path_tokens
 from rllib_arpo.core.tree import (
     TreeLayout,
     TreeNode,
@@ -40,18 +39,6 @@ def test_contexts_of_several_conversations():
     tree = make_tree(prompt, [make_trajectory("0", turns)])
     known = known_beginnings(tree, depth_first_layout(tree))
     assert [(one.node, one.num_tokens) for one in known] == [(0, 1), (0, 3), (1, 4), (3, 0)]
-
-
-def test_paths_and_generated_tokens_of_a_nested_tree():
-    paths = {t.agent_id: [turn.token_ids.tolist() for turn in NESTED.path(t.agent_id)] for t in NESTED.trajectories}
-    assert paths == {
-        "0": [[3], [5, 6], [8]],
-        "1": [[9]],
-        "0.0": [[3], [10], [12]],
-        "0.1": [[3], [5, 6], [13, 14, 15]],
-        "0.0.0": [[3], [10], [16]],
-    }
-    assert dict(zip(paths, all_path_tokens(NESTED), strict=True)) == {"0": 4, "1": 1, "0.0": 3, "0.1": 6, "0.0.0": 3}
 
 
 def test_layout_of_a_nested_tree():

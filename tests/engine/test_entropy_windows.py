@@ -1,7 +1,6 @@
 """The measurement of entropies beside the sampler, without an engine."""
 
 import numpy as np
-import pytest
 import torch
 
 from rllib_arpo.engine.entropy_windows import EntropyWindow, measure
@@ -22,13 +21,6 @@ def test_rows_are_measured_while_their_windows_have_room():
     torch.testing.assert_close(entropies, expected, equal_nan=True, rtol=0, atol=1e-5)
     assert entropies.dtype == torch.float32
     torch.testing.assert_close(logits, given, rtol=0, atol=0)
-
-
-def test_each_request_has_its_own_estimator():
-    logits = torch.tensor([[0.0] * 16] * 3)
-    windows = [EntropyWindow(1.0, 1, estimator) for estimator in ("exact", "top_k", "exact")]
-    entropies = measure([(row, window, 0) for row, window in enumerate(windows)], logits)
-    assert entropies.tolist() == pytest.approx([np.log(16), 10 / 16 * np.log(16), np.log(16)])
 
 
 def test_nothing_to_measure_costs_nothing():

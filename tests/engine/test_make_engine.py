@@ -43,35 +43,18 @@ def test_an_unknown_key_of_engine_kwargs_is_named(llama_folder):
 
 def test_on_a_gpu_an_engine_takes_the_memory_that_the_doctor_counts(llama_folder, monkeypatch):
     from vllm import EngineArgs
+    from vllm.usage.usage_lib import UsageContext
 
     from rllib_arpo.engine.vllm import arguments
 
+    # The class of which vLLM takes the batches of a large GPU.
+    assert arguments.usage_context() is UsageContext.ENGINE_CONTEXT
     monkeypatch.setattr(arguments, "current_platform", SimpleNamespace(is_cpu=lambda: False))
     assert arguments.engine_args(EngineConfig(llama_folder)).gpu_memory_utilization == GPU_MEMORY_UTILIZATION
     assert EngineArgs(llama_folder).gpu_memory_utilization == GPU_MEMORY_UTILIZATION
     assert arguments.engine_args(EngineConfig(llama_folder)).async_scheduling is True
     half = EngineConfig(llama_folder, engine_kwargs={"gpu_memory_utilization": 0.5})
     assert arguments.engine_args(half).gpu_memory_utilization == 0.5
-
-
-def test_on_a_large_gpu_an_engine_has_the_batches_of_vllms_own_class(monkeypatch):
-    from vllm import EngineArgs
-    from vllm.usage.usage_lib import UsageContext
-
-    from rllib_arpo.engine.vllm import arguments
-
-    assert arguments.usage_context() is UsageContext.ENGINE_CONTEXT
-    gpu = SimpleNamespace(
-        is_cpu=lambda: False,
-        is_tpu=lambda: False,
-        get_device_total_memory=lambda: 80 << 30,
-        get_device_name=lambda: "NVIDIA H100 80GB HBM3",
-    )
-    monkeypatch.setattr(arguments, "current_platform", gpu)
-    monkeypatch.setattr("vllm.engine.arg_utils.current_platform", gpu)
-    num_tokens, num_sequences = EngineArgs.get_batch_defaults(world_size=1)
-    context = arguments.usage_context()
-    assert (num_tokens[context], num_sequences[context]) == (16_384, 1_024)
 
 
 def test_flasks_globals_can_be_read_while_an_engine_is_built():

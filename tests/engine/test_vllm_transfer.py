@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from rllib_arpo.engine.engine import Finished, GenerationRequest
 from rllib_arpo.engine.engine_thread import EngineThread
 from rllib_arpo.engine.vllm import weight_transfer
-from rllib_arpo.engine.vllm.weight_transfer import INIT_INFOS, EngineGroup
+from rllib_arpo.engine.vllm.weight_transfer import EngineGroup
 from rllib_arpo.faults import Failure
 from rllib_arpo.policy.checkpoint_names import expected_shapes
 from rllib_arpo.policy.llm_rl_module import LLMRLModule
@@ -53,14 +53,6 @@ def test_the_engines_of_a_group_get_consecutive_ranks(monkeypatch):
     answers[1:] = [Failure("Env runner 2 cannot join.", retry=True), Failure("Nor can 3.", retry=True)]
     with pytest.raises(RuntimeError, match=r"^Env runner 2 cannot join\. Nor can 3\.$"):
         group.init_weight_transfer_engine({"packed": False})
-
-
-def test_what_the_trainers_begin_with():
-    nccl = INIT_INFOS["nccl"](3)
-    assert (nccl.rank, nccl.world_size, nccl.is_sender, nccl.backend) == (0, 4, True, "nccl")
-    assert nccl.master_address
-    assert 0 < nccl.master_port < 65536
-    assert (INIT_INFOS["ipc"](3).rank, INIT_INFOS["ipc"](3).backend) == (0, "ipc")
 
 
 def test_tied_weights_are_sent_under_both_names_and_cast_before_they_travel():

@@ -128,16 +128,8 @@ def test_parse_of_one_turn(text, expected):
     assert PROTOCOL.parse(text) == expected
 
 
-def test_how_calls_fail(make_env):
-    env = make_env(QWEN25, max_tool_calls=2)
-    env.reset()
-    wrong = '<tool_call>\n{"name": "look_up", "arguments": {"thing": "lamp", "colour": "red"}}\n</tool_call>'
-    _, response, reward, info = step(env, wrong)
-    assert (reward, info.stop_reason, info.tool_call.status) == (0.0, None, ToolStatus.ERROR)
-    assert "\nlook_up has no parameter 'colour': it takes 'thing'.\n" in env.tokenizer.decode(response)
-    _, response, _, info = step(env, '<tool_call>\n{"name": "look_up", "arguments": {"thing": 7}}\n</tool_call>')
-    assert "'thing' 7 is not of type 'string'" in env.tokenizer.decode(response)
-    assert step(env, call("lamp"))[3].stop_reason == StopReason.TOOL_CALL_LIMIT
+def test_a_call_of_a_tool_that_there_is_not_ends_the_trajectory(make_env):
+    env = make_env(QWEN25)
     env.reset()
     _, response, reward, info = step(env, '<tool_call>\n{"name": "python", "arguments": {"code": "1"}}\n</tool_call>')
     assert (len(response), reward, info.stop_reason) == (0, -1.0, StopReason.MALFORMED_CALL)

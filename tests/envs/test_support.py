@@ -13,7 +13,7 @@ import torch
 
 from rllib_arpo.envs.errors import ContractError, finite
 from rllib_arpo.envs.support.per_loop import PerLoop, shared_flight
-from rllib_arpo.envs.support.texts import first_line, valid_unicode
+from rllib_arpo.envs.support.texts import valid_unicode
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,6 @@ from rllib_arpo.envs.support.texts import first_line, valid_unicode
 )
 def test_surrogates_that_stand_alone_are_replaced(text, expected):
     assert valid_unicode(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("words", "line"), [("a\nb", "a"), ("", "ValueError"), ("\n\n b.\nc", "b"), (" \n", "ValueError")]
-)
-def test_the_first_line_of_an_error(words, line):
-    assert first_line(ValueError(words)) == line
 
 
 NUMBERS = [np.float16(0.5), np.float32(0.5), np.int64(1), np.bool_(True), np.array(0.5), torch.tensor(0.5),

@@ -7,7 +7,7 @@ import pytest
 from ray.rllib.env.env_context import EnvContext
 from ray.rllib.utils.pre_checks.env import check_multiagent_environments
 
-from rllib_arpo.core.tree import MASKED_STOP_REASONS, OUTAGE_STOP_REASONS, StopReason, ToolStatus
+from rllib_arpo.core.tree import MASKED_STOP_REASONS, OUTAGE_STOP_REASONS, StopReason
 from rllib_arpo.envs.errors import BrokenToolError, UnreadVerdict
 from rllib_arpo.envs.forkable_env import INFO_STEP, OPTION_NUM_ROOTS, OPTION_QUESTION
 from rllib_arpo.envs.registry import make_tool_env
@@ -58,40 +58,6 @@ def start(env, question: int = 0, num_roots: int = 1):
 
 def text_of(env, token_ids) -> str:
     return env.tokenizer.decode(list(token_ids))
-
-
-def test_a_whole_trajectory(make_tool_env, turn):
-    env = make_tool_env()
-    observations, infos = start(env)
-    (answer,) = env.question.answers
-    assert infos["0"]["question_id"] == env.question.question_id
-    asked = env.question.messages[-1][1]
-    assert text_of(env, observations["0"]).endswith(f"{asked}<|im_end|>\n<|im_start|>assistant\n")
-    found, reward, info, done = turn(env, "0", "<search> lamp </search>")
-    assert (found, reward, done) == ("\n<result> brass lamp: 12 </result>\n", 0.0, False)
-    assert (info.tool_call.name, info.tool_call.status, info.tool_call.argument) == ("search", ToolStatus.OK, "lamp")
-    computed, reward, info, done = turn(env, "0", f"<python> print({answer}) </python>")
-    assert (computed, reward, done) == (f"\n<result> {answer} </result>\n", 0.0, False)
-    nothing, reward, info, done = turn(env, "0", f"<answer> \\boxed{{{answer}}} </answer><|im_end|>")
-    assert (nothing, reward, done) == ("", 1.1, True)
-    assert (info.stop_reason, info.accuracy, info.format_valid) == (StopReason.ANSWER, 1.0, True)
-
-
-def test_a_fork_has_its_own_copy_of_the_tool_state(begun, turn):
-    env = begun(tools=NOTEBOOK, max_tool_calls=9)
-    turn(env, "0", note("a"))
-    said = text_of(env, env._prompt) + "<note> a </note>\n<result> a </result>\n"
-    assert text_of(env, env.fork_agent("0", "0.0")) == said
-    assert turn(env, "0", note("b"))[0] == "\n<result> a b </result>\n"
-    assert turn(env, "0.0", note("x"))[0] == "\n<result> a x </result>\n"
-    said += "<note> x </note>\n<result> a x </result>\n"
-    assert text_of(env, env.fork_agent("0.0", "0.0.0")) == said
-    assert turn(env, "0.0", note("p"))[0] == "\n<result> a x p </result>\n"
-    assert turn(env, "0.0.0", note("q"))[0] == "\n<result> a x q </result>\n"
-    env.add_agent("1")
-    assert turn(env, "1", note("fresh"))[0] == "\n<result> fresh </result>\n"
-    with pytest.raises(ValueError, match=r"Agent '0.0' exists already"):
-        env.fork_agent("0", "0.0")
 
 
 def test_a_tool_has_a_limit_of_its_own_and_forks_inherit_its_count(begun, turn):

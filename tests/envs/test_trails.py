@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import itertools
 import json
 from collections import Counter
 
@@ -20,8 +19,6 @@ from rllib_arpo.envs.tools import SearchTool
 from tuned_examples.trails_demonstrations import PERFECT, ROWS, Demonstrator, _demonstrated, imperfect, transcripts
 from tuned_examples.trails_models import trails_tokenizer
 
-RIGHT, FIRST = (lambda page, _decision: page.right), (lambda _page, _decision: 0)
-
 
 @pytest.mark.parametrize("split", ["train", "test"])
 def test_search_finds_every_page_by_its_name_and_by_its_hit(split):
@@ -34,26 +31,6 @@ def test_search_finds_every_page_by_its_name_and_by_its_hit(split):
             assert shows_a_choice(page.text) == page.is_decisive
             for label, hit in page.hits:
                 assert search(f"{label} {hit}", 1)[0][1].startswith(f"{hit}: ")
-
-
-def red_or_first(page, _decision):
-    return next((i for i, (label, _) in enumerate(page.hits) if label == "red"), 0)
-
-
-def first_in_the_alphabet(page, _decision):
-    return min(range(3), key=lambda i: page.hits[i][0])
-
-
-@pytest.mark.parametrize(
-    ("choose", "right"), [(FIRST, 160), (red_or_first, 150), (first_in_the_alphabet, 157), (RIGHT, 1280)]
-)
-def test_who_does_not_read_the_question_is_right_in_one_of_nine_cases(choose, right):
-    """142 of 1,280 is a ninth; one standard deviation is 11."""
-    earned = 0
-    for trail in map(make_trail, range(trails.NUM_TEST + trails.NUM_TRAIN)):
-        *_, (_, last) = trail.walk(choose)
-        earned += last.number == trail.answer
-    assert earned == right
 
 
 @pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
@@ -96,17 +73,6 @@ def test_three_or_four_in_ten_of_the_imperfect_trails_end_right(form):
     ends = [list(t.walk(lambda page, _decision: demonstrator.choose(page, rng)))[-1][1] for t in trails_walked]
     right = [end.number == t.answer for end, t in zip(ends, trails_walked, strict=True)]
     assert 0.25 < np.mean(right) < 0.45
-
-
-def test_any_asks_for_one_colour_which_each_decision_shows_beside_another_one():
-    patterns = set()
-    for number in range(300):
-        trail = make_trail(number, ANY)
-        pages = [page for _, page in trail.walk(RIGHT)]
-        patterns.add(tuple(place for place, page in enumerate(pages) if page.is_decisive))
-        shown = Counter(label for page in pages if page.is_decisive for label, _ in page.hits)
-        assert sorted(shown.values()) == [1, 1, 2] and shown[trail.colours[0]] == 2
-    assert patterns == set(itertools.combinations(range(7), 2))
 
 
 def test_probabilities_above_one_are_refused():

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import os
-
-from fastmcp import FastMCP
 from openenv.core.env_server.http_server import create_app
 from openenv.core.env_server.interfaces import Environment
-from openenv.core.env_server.mcp_environment import MCPEnvironment
-from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
 from openenv.core.env_server.types import Action, Observation, State
 
 
@@ -42,50 +37,4 @@ class Adder(Environment):
         return State(step_count=self.total)
 
 
-class AdderOfTools(MCPEnvironment):
-    """The same by a tool of MCP."""
-
-    SUPPORTS_CONCURRENT_SESSIONS = True
-
-    def __init__(self):
-        server = FastMCP("adder")
-        self.total = 0
-
-        @server.tool
-        def add(number: int) -> str:
-            """Adds a number."""
-            self.total += number
-            return f"at {self.total}"
-
-        super().__init__(server)
-
-    def reset(self, seed=None, episode_id=None, **kwargs):
-        self.total = seed or 0
-        return Heard(text=f"begin at {self.total}")
-
-    def _step_impl(self, action, timeout_s=None, **kwargs):
-        raise ValueError("only tools")
-
-    @property
-    def state(self):
-        return State(step_count=self.total)
-
-
-class FarAdder:
-    """The same as a world of another interpreter, without a server."""
-
-    def __init__(self):
-        self.environment = Adder()
-
-    def reset(self, row):
-        return self.environment.reset(**row).text
-
-    def act(self, said):
-        heard = self.environment.step(Said(number=int(said)))
-        return heard.text, heard.reward, heard.done
-
-
-if os.environ.get("TOOLS"):
-    app = create_app(AdderOfTools, CallToolAction, CallToolObservation, max_concurrent_envs=64)
-else:
-    app = create_app(Adder, Said, Heard, max_concurrent_envs=64)
+app = create_app(Adder, Said, Heard, max_concurrent_envs=64)

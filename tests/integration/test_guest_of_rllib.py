@@ -88,6 +88,8 @@ def test_metrics_that_users_of_rllib_look_for(guest):
     turns = sum(len(one) for episode in episodes for one in episode.agent_episodes.values())
     assert rollout["num_module_steps_sampled"]["default_policy"] == rollout["num_env_steps_sampled"] == turns
     assert rollout["num_module_steps_sampled_lifetime"]["default_policy"] > turns
+    for name in ("num_env_steps_sampled", "generated_tokens", "tool_calls_executed"):
+        assert rollout[f"{name}_lifetime"] >= rollout[name]
     assert learner["kl"] > 0
     assert learner["total_loss"] != learner["policy_loss"]
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import pytest
 from transformers import AutoTokenizer
 
 from rllib_arpo import connectors
-from rllib_arpo.envs.worlds.verifiers import write_rows
 from tests.helpers.api_agents import adder, framework, process
 from tests.helpers.models import byte_tokenizer
 from tests.helpers.other_python import free_port, python_with, running
@@ -102,42 +100,14 @@ def in_other_interpreters(test):
     return pytest.mark.packages(pytest.mark.timeout(1800)(test))
 
 
-@pytest.fixture
-def openenv():
-    return python_with("openenv-0.10", "openenv==0.10.0")
-
-
 @in_other_interpreters
-@pytest.mark.parametrize("tools", [False, True])
-def test_openenv(trains, openenv, tools):
-    port = free_port()
+def test_openenv(trains):
+    openenv, port = python_with("openenv-0.10", "openenv==0.10.0"), free_port()
     command = [openenv, "-m", "uvicorn", "--app-dir", REPOSITORY, "--port", str(port), "tests.helpers.openenv_app:app"]
-    with running(*command, port=port, **({"TOOLS": "1"} if tools else {})):
-        world = {"url": f"http://127.0.0.1:{port}", "tools": tools, "read": "number"}
-        replies = ['<add> {"number": 1} </add>', '<add> {"number": 2} </add>'] if tools else ["1", "2"]
-        trained = trains({"world": {"openenv": world}}, replies, **LIMITS)
+    with running(*command, port=port):
+        world = {"url": f"http://127.0.0.1:{port}", "read": "number"}
+        trained = trains({"world": {"openenv": world}}, ["1", "2"], **LIMITS)
         assert (trained.ways, trained.statuses) == ({"replay"}, {"ok"})
-
-
-@in_other_interpreters
-def test_an_environment_of_openenv_in_another_interpreter(trains, openenv):
-    """The class itself, without its server; what it takes and returns are objects of its package."""
-    world = {"tests.helpers.openenv_app:FarAdder": {"python": openenv}}
-    trained = trains({"world": world}, ["1", "2"], **LIMITS)
-    assert (trained.ways, trained.statuses) == ({"fork"}, {"ok"})
-
-
-@in_other_interpreters
-def test_tasks_of_verifiers(trains, tmp_path, monkeypatch):
-    """In its own interpreter: openai 3 and mcp 2.3 are excluded by its pins."""
-    python = python_with("verifiers-0.4", "verifiers==0.4.0")
-    shutil.copy(Path(REPOSITORY) / "tests" / "helpers" / "capitals.py", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    write_rows("rows.jsonl", "capitals", python=python, number=4)
-    world = {"verifiers": {"python": python, "taskset": "capitals"}}
-    replies = ['<atlas_look_up> {"country": "Norway"} </atlas_look_up>', '<first> {"word": "Oslo"} </first>', "Oslo"]
-    trained = trains({"task": "rows", "path": "rows.jsonl", "world": world}, replies, **LIMITS)
-    assert (trained.ways, trained.statuses) == ({"fork"}, {"ok"})
 
 
 @in_other_interpreters

@@ -1,6 +1,5 @@
 """A learner as one of several ranks, without Ray: any backend of torch.distributed, one rank being enough for it."""
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -15,15 +14,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from rllib_arpo.core.tree import QuestionTree
+from tests.helpers.other_python import free_port
 from tests.learner.builders import build_learner, make_batch, make_config, record_gradients
 
 T = TypeVar("T")
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 def in_processes(function: Callable[..., T], calls: Sequence[tuple[Any, ...]]) -> list[T]:

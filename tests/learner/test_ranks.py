@@ -21,6 +21,7 @@ from rllib_arpo.policy import llm_rl_module
 from rllib_arpo.policy.causal_lm import load_causal_lm
 from rllib_arpo.policy.sharded_state import scatter_from_first
 from tests.helpers.models import tiny_model
+from tests.helpers.other_python import free_port
 from tests.learner import plain
 from tests.learner.builders import (
     assert_close,
@@ -30,7 +31,7 @@ from tests.learner.builders import (
     make_config,
     whole_parameters,
 )
-from tests.learner.ranks import Ranks, free_port, in_processes
+from tests.learner.ranks import Ranks, in_processes
 
 
 @pytest.mark.parametrize("sharding", ["none", "fsdp2"])

@@ -9,23 +9,6 @@ from tests.enumerable.sampling import rollout_settings, tree_distribution
 from tests.enumerable.sequential import sequential_distribution
 
 
-def test_one_root_and_one_fork_by_hand():
-    """The second turn is the node; with probability 0.3 it is sampled twice."""
-    problem = make_problem(0)
-    settings = rollout_settings(branching="random", random_fork_probability=0.3, num_initial_rollouts=1)
-    trees = {}
-    for probability, tree in tree_distribution(problem, settings):
-        root, *forks = tree.trajectories
-        first, second = (int(turn.token_ids[0]) for turn in root.turns)
-        trees[first, second, *(int(fork.turns[0].token_ids[0]) for fork in forks)] = probability
-        assert tree.returns()[0] == problem.rewards[first, second]
-        assert [(f.agent_id, f.parent, f.num_inherited_turns) for f in forks] in ([], [("0.0", "0", 1)])
-    p = {history: problem.probabilities[row] for history, row in problem.rows.items()}
-    expected = {(a, b): 0.7 * p[()][a] * p[a,][b] for a in (0, 1) for b in (0, 1)}
-    expected |= {(a, b, c): 0.3 * p[()][a] * p[a,][b] * p[a,][c] for a in (0, 1) for b in (0, 1) for c in (0, 1)}
-    assert trees == pytest.approx(expected)
-
-
 def rises(rise, _choices):
     return int(rise > 0)
 

@@ -1,5 +1,7 @@
 import logging
 
+import pytest
+
 from rllib_arpo.tracking.console import ConsoleCallback, Messages, evaluation_line, training_line
 
 RESULT = {
@@ -13,27 +15,21 @@ RESULT = {
     },
     "timers": {"rollout": 12.34, "update": 8.06, "sync": 0.31},
 }
+LARGE = {
+    "training_iteration": 1200,
+    "env_runners": RESULT["env_runners"] | {"episode_return_mean": -0.9, "forks_per_question": 18.0},
+    "timers": {"rollout": 1312.34, "update": 108.06, "sync": 10.31},
+}
 
 
-def test_the_line_of_an_iteration():
-    line = "iter   12  reward  0.412  acc 0.38  tools 1.9  dH +0.031  forks  6.2  roll 12.3 upd 8.1 sync 0.3 s"
-    assert training_line(RESULT) == line
-
-
-def test_the_line_fits_into_100_columns_with_large_numbers():
-    large = {
-        "training_iteration": 1200,
-        "env_runners": RESULT["env_runners"] | {"episode_return_mean": -0.9, "forks_per_question": 18.0},
-        "timers": {"rollout": 1312.34, "update": 108.06, "sync": 10.31},
-    }
-    line = "iter 1200  reward -0.900  acc 0.38  tools 1.9  dH +0.031  forks 18.0  roll 1312 upd 108 sync 10.3 s"
-    assert training_line(large) == line
-    assert len(line) <= 100
-
-
-def test_what_is_missing_is_shown_as_missing():
-    line = "iter    1  reward      -  acc    -  tools   -  dH      -  forks    -  roll - upd - sync - s"
-    assert training_line({"training_iteration": 1, "env_runners": {"accuracy": float("nan")}}) == line
+@pytest.mark.parametrize(("result", "line"), [
+    (RESULT, "iter   12  reward  0.412  acc 0.38  tools 1.9  dH +0.031  forks  6.2  roll 12.3 upd 8.1 sync 0.3 s"),
+    (LARGE, "iter 1200  reward -0.900  acc 0.38  tools 1.9  dH +0.031  forks 18.0  roll 1312 upd 108 sync 10.3 s"),
+    ({"training_iteration": 1, "env_runners": {"accuracy": float("nan")}},
+     "iter    1  reward      -  acc    -  tools   -  dH      -  forks    -  roll - upd - sync - s"),
+])  # fmt: skip
+def test_the_line_of_an_iteration(result, line):
+    assert training_line(result) == line
 
 
 def test_the_line_of_an_evaluation():

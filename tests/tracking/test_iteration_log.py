@@ -61,15 +61,6 @@ def test_a_tool_has_zero_calls_in_an_iteration_without_one():
     assert math.isnan(third["tools"]["search"]["latency_p50"])
 
 
-def test_what_rllib_counts_is_of_turns_and_trajectories():
-    first, second = iterations([sampled(SEARCH, None), sampled(None)], [sampled(PYTHON, None)])
-    names = ("num_env_steps_sampled", "num_episodes", "episode_len_mean", "episode_len_max", "episode_return_max")
-    assert [first[name] for name in names] == [3, 2, 1.5, 2, 0.5]
-    lifetime = ("num_env_steps_sampled_lifetime", "tool_calls_executed_lifetime", "generated_tokens_lifetime")
-    assert [first[name] for name in lifetime] == [3, 1, 6]
-    assert [second[name] for name in lifetime] == [5, 2, 10]
-
-
 def test_an_error_is_told_once_for_each_tool_and_kind(caplog):
     broken = TrajectoryError("0", "python", "OSError", "no space", "python.py, line 3")
     other = TrajectoryError("1", "search", "OSError", "no space", "search.py, line 5")
@@ -97,16 +88,6 @@ def ended(*reasons: StopReason, format_valid: bool = False, accuracy: float = 0.
         for i, reason in enumerate(reasons)
     )
     return replace(question, episode=TreeEpisode(replace(question.tree, trajectories=trajectories)))
-
-
-def test_the_first_batch_warns(caplog):
-    log = IterationLog(MetricsLogger(root=True))
-    with caplog.at_level(logging.WARNING, "rllib_arpo"):
-        log.first_batch([ended(StopReason.MALFORMED_CALL)], "never")
-    assert caplog.messages == [
-        "No question of the first batch has returns that differ, so the model learns nothing: most break the format "
-        "(stop/malformed_call): cold-start the model, or give it examples or more tokens."
-    ]
 
 
 def test_most_trajectories_in_error_end_the_run():
@@ -155,17 +136,3 @@ def test_no_signal_warns_and_then_ends_the_run(caplog, question, cause):
         RuntimeError, match=r"^No question has rewards that differ, for an iteration \(max_iterations_with"
     ):
         IterationLog(MetricsLogger(root=True)).signal([question], False, 1)
-
-
-def test_forks_nearly_everywhere_warn_once(caplog):
-    log = IterationLog(MetricsLogger(root=True))
-    with caplog.at_level(logging.WARNING, "rllib_arpo"):
-        for rate, branching, threshold in (
-            (0.6, "threshold", 0.5), (1.0, "always", 0.5), (0.9, "threshold", "auto"), (0.78, "threshold", 0.5),
-            (0.9, "threshold", 0.5),
-        ):  # fmt: skip
-            log.forks(rate, branching, threshold)
-    assert caplog.messages == [
-        "While forks were left, 78% of the tool responses forked (fork_rate), so the entropy hardly chooses: raise "
-        "branch_threshold."
-    ]

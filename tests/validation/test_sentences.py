@@ -5,7 +5,7 @@ import pytest
 from rllib_arpo.options.rules import shown
 from rllib_arpo.validation.keys import keyword
 from tests.helpers.models import tiny_model
-from tests.validation.refusals import FILE, RULES, VALUES, all_needs, default_config, message, whole_file
+from tests.validation.refusals import FILE, RULES, VALUES, default_config, message, whole_file
 
 
 @pytest.fixture(scope="module")
@@ -28,11 +28,3 @@ def test_a_value_that_breaks_its_rule_is_refused(model, key):
     refused = next(value for value in VALUES if not rule.test(value))
     setattr(config, key, refused)
     assert message(config) == f"{keyword(key)}={shown(refused)}: must be {rule.in_words()}."
-
-
-@pytest.mark.parametrize(
-    ("name", "need"), [pytest.param(*each, id=f"{each[0]}-{each[1].words}") for each in all_needs()]
-)
-def test_an_example_breaks_its_need(model, name, need):
-    config = default_config(model).update_from_dict(need.example)
-    assert message(config) == need.sentence(name, config)
