@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import socket
 from pathlib import Path
 from unittest.mock import patch
 
@@ -19,6 +18,7 @@ from rllib_arpo.cold_start.transcripts import Transcript
 from rllib_arpo.commands import run_command
 from rllib_arpo.envs.protocols.prompts import Chat
 from tests.helpers.models import byte_tokenizer, tiny_model
+from tests.helpers.other_python import free_port
 
 TRANSCRIPT = [
     {"role": "user", "content": "What is a?"},
@@ -99,9 +99,7 @@ class Process:
 
 @pytest.fixture(scope="module")
 def processes(ray_cluster) -> list:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     return [Process.remote(rank, port) for rank in range(2)]
 
 

@@ -3,55 +3,10 @@
 import numpy as np
 import pytest
 
-from rllib_arpo.engine.engine import NO_WEIGHTS, EngineConfig, EntropyReady, Finished, GenerationRequest
-from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
+from rllib_arpo.engine.engine import NO_WEIGHTS, EngineConfig, GenerationRequest
+from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
 from tests.engine.conftest import run
-from tests.helpers.scripts import in_turn, scripted_engine
-
-
-def summary(events) -> list[tuple]:
-    return [
-        (event.request_id, "entropies", event.entropies.tolist())
-        if isinstance(event, EntropyReady)
-        else (event.request_id, event.finish_reason, event.token_ids.tolist())
-        for event in events
-    ]
-
-
-def test_one_token_a_step_and_events_in_their_steps():
-    replies = in_turn(
-        [
-            ScriptedReply([5, 6, 7], entropies=[0.5, 1.5, 2.5]),
-            ScriptedReply([8], delay=1),
-            ScriptedReply([9, 9], fail_after=1),
-            ScriptedReply([1, 2, 3, 4], finish_reason="length"),
-        ]
-    )
-    engine = scripted_engine(replies)
-    for name, window in (("a", 2), ("b", 2), ("c", 1), ("d", 4)):
-        engine.submit(GenerationRequest(name, [1], max_tokens=4, entropy_window=window))
-    assert [summary(engine.step()) for _ in range(4)] == [
-        [("c", "error", [9])],
-        [("a", "entropies", [0.5, 1.5]), ("b", "stop", [8])],
-        [("a", "stop", [5, 6, 7])],
-        [("d", "entropies", [1.0, 1.0, 1.0, 1.0]), ("d", "length", [1, 2, 3, 4])],
-    ]
-    assert not engine.has_unfinished()
-    assert [request.request_id for request in engine.submitted] == ["a", "b", "c", "d"]
-
-
-def test_all_entropies_are_told_at_the_end_and_the_window_in_time():
-    reply = ScriptedReply([5, 6, 7, 8], entropies=[0.5, 1.5, 2.5, 3.5])
-    engine = scripted_engine(in_turn([reply] * 3))
-    for name, window, max_tokens in (("a", 2, 4), ("b", 0, 3), ("c", 4, 2)):
-        engine.submit(GenerationRequest(name, [1], max_tokens, entropy_window=window, record_entropies="all"))
-    events = [event for _ in range(4) for event in engine.step()]
-    assert [(type(event), event.request_id, event.entropies.tolist()) for event in events] == [
-        (EntropyReady, "a", [0.5, 1.5]),
-        (Finished, "c", [0.5, 1.5]),
-        (Finished, "b", [0.5, 1.5, 2.5]),
-        (Finished, "a", [0.5, 1.5, 2.5, 3.5]),
-    ]
+from tests.helpers.scripts import scripted_engine
 
 
 def test_the_random_policy_reports_its_own_distribution():

@@ -10,20 +10,15 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import ray
 from ray.rllib.env import multi_agent_env_runner
 
 from rllib_arpo.engine.engine import GenerationRequest
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
-from tests.engine.conftest import ENGINE_KWARGS, reference, run, run_one
+from tests.engine.conftest import ENGINE_KWARGS
 from tests.helpers.clusters import own_ray
 from tests.helpers.configs import small_config
-from tests.helpers.models import tiny_model
-from tests.helpers.weights import (
-    weights_of,
-)
 from tests.integration.conftest import record_batches
 
 pytestmark = pytest.mark.slow
@@ -63,37 +58,6 @@ def parallel(algorithm) -> Callable[..., Any]:
         return result
 
     return call
-
-
-def test_log_probs_and_entropies_are_those_of_the_model(parallel, llama_folder):
-    """In two waves, with windows that are shorter and longer."""
-    requests = [
-        GenerationRequest(str(i), [*PROMPT[: 70 - 5 * (i % 6)], i], 4 + i, (1.0, 0.7, 0.0)[i % 3], (), i % 7, seed=i)
-        for i in range(12)
-    ]
-    finished = parallel(run, *requests[:6]) | parallel(run, *requests[6:])
-    for one in requests:
-        result = finished[one.request_id]
-        expected = reference(llama_folder, one.prompt_token_ids, result.token_ids, one.temperature or 1.0)
-        np.testing.assert_allclose(result.log_probs, expected[0], atol=1e-4)
-        np.testing.assert_allclose(result.entropies, expected[1][: one.entropy_window], atol=1e-4)
-
-
-def generate_with(engine, weights: dict[str, np.ndarray], version: int):
-    engine.update_weights(weights.items(), version)
-    return run_one(engine, PROMPT, max_tokens=6, seed=3, entropy_window=6), engine.score(PROMPT)
-
-
-def test_new_weights_reach_every_worker(parallel, llama_folder, tmp_path):
-    """At the end the engine has the learner's weights again, of version 0."""
-    other = tiny_model(tmp_path, vocab_size=300, seed=9)
-    for version, folder in ((1, other), (0, llama_folder)):
-        finished, score = parallel(generate_with, weights_of(folder), version)
-        np.testing.assert_allclose(score, reference(folder, PROMPT[:1], PROMPT[1:], 1.0)[0], atol=1e-4)
-        log_probs, entropies = reference(folder, PROMPT, finished.token_ids, 1.0)
-        np.testing.assert_allclose(finished.log_probs, log_probs, atol=1e-4)
-        np.testing.assert_allclose(finished.entropies, entropies, atol=1e-4)
-        assert (finished.weight_versions.tolist(), finished.num_cached_tokens) == ([version] * 6, 0)
 
 
 def test_an_env_runner_gets_its_gpus_and_its_engine_both_workers(algorithm):

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.tracking.before_training import EvaluateBeforeTraining
 from tests.helpers.configs import small_config
 from tests.helpers.faulty_env import FaultyEnv
+from tests.helpers.other_python import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -144,9 +144,7 @@ def check_metrics(metrics: dict[str, float], folder: Path) -> None:
 def mlflow_server(tmp_path_factory) -> Iterator[str]:
     """The URI of `mlflow server`, which may still be starting."""
     folder = tmp_path_factory.mktemp("server")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     command = [
         *(sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
         *("--backend-store-uri", f"sqlite:///{folder / 'mlflow.db'}"),

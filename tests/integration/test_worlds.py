@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -11,51 +10,13 @@ from transformers import AutoTokenizer
 
 from rllib_arpo import connectors
 from tests.helpers.api_agents import adder, framework, process
-from tests.helpers.models import byte_tokenizer
 from tests.helpers.other_python import free_port, python_with, running
-from tests.helpers.safe import Safe
 
 REPOSITORY = str(Path(__file__).resolve().parents[2])
-ROWS = [{"prompt": "Open the safe.", "code": code} for code in ("12", "21")]
-TURNS = ("<turn> 12 </turn>", "<turn> 21 </turn>", "<answer> \\boxed{done} </answer>")
 
 
 def call(name, **arguments):
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
-
-
-def test_a_class_trains_and_forks_by_copy(trains, tmp_path):
-    (tmp_path / "safes.jsonl").write_text("\n".join(map(json.dumps, ROWS)))
-    world = {"world": Safe, "task": "rows", "path": str(tmp_path / "safes.jsonl")}
-    trained = trains(world, TURNS, max_turn_tokens=40, max_response_tokens=320)
-    assert trained.ways == {"copy"}
-    assert sorted(tree.question_id for tree in trained.trees) == ["safes/0", "safes/0", "safes/1", "safes/1"]
-    forks = [t for tree in trained.trees for t in tree.trajectories if "." in t.agent_id]
-    assert forks and {t.stop_reason.name for t in forks} <= {"ANSWER", "TOOL_CALL_LIMIT"}
-
-
-WORDS = ("two", "three", "five")
-
-
-async def adds(chat, row, *, steps=3):
-    """Every word is a number; its reward is the sum below ten."""
-    total = row["seed"] % 2
-    for _ in range(steps):
-        total += {"two": 2, "three": 3, "five": 5}[re.sub(r"\W", "", await chat(f"{total} so far. Next?"))]
-    return total / 10
-
-
-def test_a_program_trains_with_forks(trains):
-    trained = trains({"world": {adds: {"steps": 3}}}, WORDS, max_response_tokens=300)
-    assert [result["stop"]["world_ended"] for result in trained.results] == [1.0, 1.0]
-    for tree in trained.trees:
-        assert sum(trajectory.parent is not None for trajectory in tree.trajectories) == 2
-        for trajectory, paid in zip(tree.trajectories, tree.returns(), strict=True):
-            path = tree.path(trajectory.agent_id)
-            said = [byte_tokenizer().decode(turn.token_ids).removesuffix("<|im_end|>") for turn in path]
-            assert len(said) == 3
-            start = int(tree.question_id.removeprefix("seed/")) % 2
-            assert paid == (start + sum({"two": 2, "three": 3, "five": 5}[word] for word in said)) / 10
 
 
 @pytest.mark.parametrize(

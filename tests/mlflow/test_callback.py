@@ -19,6 +19,7 @@ from rllib_arpo.commands import main
 from rllib_arpo.mlflow import callback
 from rllib_arpo.mlflow.callback import ARPOMLflowCallback
 from rllib_arpo.mlflow.run_log import RunLog
+from tests.helpers.other_python import free_port
 from tests.mlflow.conftest import FakeTrial, history, read_runs, result
 
 ITERATIONS = 6
@@ -68,9 +69,7 @@ def messages(caplog) -> list[str]:
 @pytest.fixture
 def dead_uri() -> str:
     """A port of this machine at which nobody listens."""
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{closed.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 @pytest.fixture

@@ -14,14 +14,11 @@ from rllib_arpo.mlflow.flat import flat_metrics, flat_params, mlflow_key
         ("a:b(c)", "a_b_c_"),
         ("/a//b/../.", "_/a/_/b/_/_"),
         ("", "_"),
+        ("x" * 300 + "a", "x" * 249 + "a"),
     ],
 )
 def test_keys_keep_to_mlflows_alphabet(name, key):
     assert mlflow_key(name) == key
-
-
-def test_a_long_key_keeps_its_end():
-    assert mlflow_key("x" * 300 + "a") == "x" * 249 + "a"
 
 
 def test_params_are_the_leaves_as_short_strings():

@@ -117,18 +117,6 @@ def test_dropout_is_switched_off(llama_copy):
     assert {layer.self_attn.attention_dropout for layer in model.model.layers} == {0.0}
 
 
-def test_a_missing_model_is_one_sentence(tmp_path):
-    with pytest.raises(ValueError, match=r"^model_name_or_path='.*nowhere': no such folder\.$"):
-        load_causal_lm(str(tmp_path / "nowhere"), torch.float32)
-
-
-@pytest.mark.parametrize(("dtype", "tied"), [(torch.float32, True), (torch.float64, False)])
-def test_weights_have_the_master_dtype_and_ties_are_kept(tiny_folder, dtype, tied):
-    model = load_causal_lm(tiny_folder("llama", tied), dtype)
-    assert {parameter.dtype for parameter in model.parameters()} == {dtype}
-    assert (model.lm_head.weight is model.model.embed_tokens.weight) == tied
-
-
 @pytest.fixture
 def experts(tiny_folder):
     """`experts(implementation)` -> the experts of the first layer, in fp32."""

@@ -81,21 +81,6 @@ def test_products_of_tokens_whose_logits_are_kept(kept_bytes, products):
     assert count.multiplications == 11 * 17 * 6
 
 
-def test_two_words_by_hand():
-    """Logits (0, ln 3) at temperature 1: p = (1/4, 3/4); H = ln 4 - 3/4 ln 3."""
-    weight = torch.tensor([[0.0], [1.0]])
-    log_probs, entropy = chunked_log_probs(torch.tensor([[3.0]]).log(), torch.tensor([0]), weight)
-    torch.testing.assert_close(log_probs, torch.tensor([-1.3862944]))
-    torch.testing.assert_close(entropy, torch.tensor([0.5623351]))
-
-
-def test_fp32_in_fp32_out_and_the_entropy_is_optional():
-    hidden, targets, weight, _ = inputs(dtype=torch.float32, with_bias=False)
-    log_probs, entropy = chunked_log_probs(hidden, targets, weight, with_entropy=False)
-    assert (log_probs.dtype, entropy) == (torch.float32, None)
-    torch.testing.assert_close(log_probs, full_logits(hidden, targets, weight, None, 1.0)[0], rtol=1e-5, atol=1e-5)
-
-
 def test_autocast_rounds_the_products_only():
     """The softmax stays in fp32 under bf16 autocast: the log-probs are those of the rounded logits to fp32 accuracy."""
     hidden, targets, weight, _ = inputs(dtype=torch.float32, with_bias=False)
@@ -109,19 +94,3 @@ def test_autocast_rounds_the_products_only():
     exact = torch.autograd.grad(sum(t.sum() for t in full_logits(hidden, targets, weight, None, 1.0)), (hidden, weight))
     for got, expected in zip(grads, exact, strict=True):
         assert (got - expected).norm() < 0.02 * expected.norm()
-
-
-def test_no_tokens():
-    hidden, targets, weight, bias = inputs(num_tokens=0)
-    log_probs, entropy = chunked_log_probs(hidden, targets, weight, bias)
-    assert log_probs.shape == entropy.shape == (0,)
-    (log_probs.sum() + entropy.sum()).backward()
-    assert weight.grad.abs().sum() == 0
-
-
-def test_frozen_weights_need_no_gradient():
-    hidden, targets, weight, _ = inputs(with_bias=False)
-    log_probs, _ = chunked_log_probs(hidden, targets, weight.detach())
-    (grad,) = torch.autograd.grad(log_probs.sum(), hidden)
-    (want,) = torch.autograd.grad(full_logits(hidden, targets, weight, None, 1.0)[0].sum(), hidden)
-    torch.testing.assert_close(grad, want)

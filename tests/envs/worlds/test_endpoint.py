@@ -13,40 +13,13 @@ from rllib_arpo.core.figures import new_contexts
 from rllib_arpo.core.tree import StopReason, context_after, depth_first_layout, known_beginnings
 from rllib_arpo.envs.rewards import FinishedPath
 from rllib_arpo.envs.tool_env import ToolEnv
-from rllib_arpo.envs.worlds import Call, Opening, WholeTurn
+from rllib_arpo.envs.worlds import Opening, WholeTurn
 from rllib_arpo.envs.worlds.completions import read_request
 from rllib_arpo.envs.worlds.world import BEGINS
 from tests.helpers.api_agents import ADD, adder, client_of, said, threaded, trunk_of, user
 from tests.helpers.chat_templates import calling_folder
 from tests.helpers.trees import endings
 from tests.helpers.worlds import QUESTION
-
-
-def called(n: int) -> WholeTurn:
-    return WholeTurn("", Call("add", {"n": n}), 5, 7)
-
-
-@pytest.mark.parametrize(
-    ("agent", "options"),
-    [(adder, {}), (adder, {"base_url": True, "stream": True}), (threaded, {})],
-)
-async def test_the_sdk_asks_and_its_calls_come_back(agent, options):
-    trunk = trunk_of(agent, **options)
-    await trunk.ready()
-    root = trunk.fork_root()
-    first = await root.act(called(1))
-    child = root.fork()
-    second = await child.act(called(5))
-    third = await root.act(called(2))
-    last = await root.act(WholeTurn("That is all."))
-    score = await root.score(FinishedPath(QUESTION, (), True))
-    for play in (trunk, root, child):
-        await play.close()
-    said = ({"role": "system", "content": "You add."}, {"role": "user", "content": "Begin at 3."})
-    assert trunk.opening == Opening(said, (ADD,))
-    assert first.messages == ({"role": "tool", "content": "4", "name": "add", "tool_call_id": "call_1"},)
-    assert (second.messages[0]["content"], third.messages[0]["content"]) == ("9", "6")
-    assert (last.done, last.messages, score.reward) == (True, (), 0.6)
 
 
 async def wanders(endpoint, row):
@@ -200,10 +173,10 @@ def texts(tokenizer, tree, trajectory):
 
 @pytest.fixture
 def trained(sample):
-    """trained(options) -> (the question, its only tree, root and fork, tokenizer) of an `adder` that ends itself."""
+    """trained(agent, options) -> (the question, its only tree, root and fork, tokenizer); it ends itself."""
 
-    def run(**options):
-        (question,), tokenizer = sample(adder, [1], **options)
+    def run(agent=adder, **options):
+        (question,), tokenizer = sample(agent, [1], **options)
         tree = question.tree
         root, fork = tree.trajectories
         assert (len(tree.forks()), question.requests_refused) == (1, 0)
@@ -217,8 +190,11 @@ def trained(sample):
     return run
 
 
-def test_what_an_agent_adds_is_framed_by_the_template_and_turns_stay_as_sampled(trained):
-    _, tree, (root, fork), tokenizer = trained()
+@pytest.mark.parametrize(
+    ("agent", "options"), [(adder, {}), (adder, {"base_url": True, "stream": True}), (threaded, {})]
+)
+def test_what_an_agent_adds_is_framed_by_the_template_and_turns_stay_as_sampled(trained, agent, options):
+    _, tree, (root, fork), tokenizer = trained(agent, **options)
     talk = [BEGIN, user("Begin at 2."), call_of(1), result("3"), call_of(2), result("5"), DONE]
     assert texts(tokenizer, tree, root) == [rendered(tokenizer, *talk[:n], tools=[ADD]) for n in (3, 5, 7)]
     assert (tree.returns().tolist(), new_contexts(tree)) == ([0.5, 0.6], 0)

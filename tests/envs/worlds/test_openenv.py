@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import socket
 
 import pytest
 from websockets.asyncio.client import connect
@@ -15,6 +14,7 @@ from rllib_arpo.envs.worlds import Call
 from rllib_arpo.envs.worlds.session import WorldSession
 from tests.helpers import worlds
 from tests.helpers.openenv_server import ADD, OpenEnvServer
+from tests.helpers.other_python import free_port
 from tests.helpers.worlds import texts as said
 
 
@@ -103,10 +103,8 @@ def test_a_server_that_is_full_or_silent_or_gone_is_a_broken_tool(caplog):
     async def played(server):
         first = trunk_of(server, timeout_s=0.5).fork()
         found = [*await said(first, "1"), await broken(trunk_of(server)), await broken(first, "sleep")]
-        with socket.socket() as unused:
-            unused.bind(("127.0.0.1", 0))
-            server.url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-            return [*found, await broken(trunk_of(server))]
+        server.url = f"http://127.0.0.1:{free_port()}"
+        return [*found, await broken(trunk_of(server))]
 
     with OpenEnvServer(max_sessions=1) as server:
         found = asyncio.run(played(server))

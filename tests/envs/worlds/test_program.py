@@ -16,27 +16,6 @@ from tests.helpers.worlds import QUESTION, texts
 PATH = FinishedPath(QUESTION, ("1",), True)
 
 
-async def sums(chat, row, *, until=10):
-    """The sum of what is said; its reward is the number of turns."""
-    total, turns = row.pop("seed"), 0
-    while total < until:
-        total += int(await chat(str(total)))
-        turns += 1
-    return turns
-
-
-async def test_a_program_asks_and_its_number_is_the_reward():
-    play = trunk_of(sums, until=6)
-    await play.ready()
-    first = await play.act("1")
-    cut_off = play.fork()
-    last = await play.act("7")
-    assert await cut_off.score(PATH) is None
-    assert (play.opening, first.text) == ("3", "4")
-    assert (last.text, last.done, last.reward) == ("", True, 0.0)
-    assert await play.score(PATH) == Score(2.0, 1.0)
-
-
 async def odd(chat, row, *, does):
     """Does what a program may not do, or raises it."""
     if does == "nothing":
@@ -109,6 +88,7 @@ async def test_the_simulated_user_of_the_documentation_repeats_itself(tmp_path, 
     await trunk.ready()
     root = trunk.fork_root()
     offers = await texts(root, "20?", "25?")
+    assert await root.fork().score(PATH) is None
     child = root.fork()
     await child.ready()
     parents, childs = [await texts(play, "30!", "I take it.") for play in (root, child)]
