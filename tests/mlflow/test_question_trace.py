@@ -84,8 +84,14 @@ def trace_spans(question: RecordedQuestion) -> list[dict]:
     return [{key: value for key, value in span.items() if value is not None} for span in told]
 
 
-def test_the_spans_of_a_fork_and_of_a_tool_that_fails_are_those_of_the_file():
-    assert_approved(SPANS, "".join(f"{json.dumps(span)}\n" for span in trace_spans(recorded(FORKED))))
+def test_the_spans_of_trees_are_those_of_the_file():
+    """Of a fork and of a tool that fails; without times; and of a top-up without a turn, without a tokenizer."""
+    root = FORKED.trajectories[0]
+    untimed = replace(root, turns=tuple(replace(each, times=None) for each in root.turns))
+    alone = recorded(replace(FORKED, trajectories=(untimed,)))
+    questions = (recorded(FORKED), alone, recorded(TREE, tokenizer=None))
+    lines = [[f"{json.dumps(span)}\n" for span in trace_spans(question)] for question in questions]
+    assert_approved(SPANS, "\n".join("".join(spans) for spans in lines))
 
 
 def test_what_a_trace_is_found_by():
@@ -97,17 +103,3 @@ def test_what_a_trace_is_found_by():
     }
     # The fork does not count.
     assert trace_scores(question) == {"reward": 1.0, "accuracy": 0.5}
-
-
-def test_trajectories_without_a_turn_and_models_without_a_tokenizer():
-    root, *below = trace_spans(recorded(TREE, tokenizer=None))
-    spans = {(span["parent"], span["name"]): span for span in below}
-    top_up = spans[root["name"], "2, a top-up from the prompt"]
-    assert ("outputs" in top_up, top_up["times"], "inputs" in root) == (False, [0.0, 0.0], False)
-    assert spans["1, from the prompt", "turn 1"]["outputs"] == ids("B").tolist()
-
-
-def test_times_that_were_not_measured_are_those_of_the_question_s_begin():
-    turns = tuple(replace(each, times=None) for each in FORKED.trajectories[0].turns)
-    spans = trace_spans(recorded(replace(FORKED, trajectories=(replace(FORKED.trajectories[0], turns=turns),))))
-    assert [span["times"] for span in spans] == [[0.0, 3.5]] + [[0.0, 0.0]] * (len(spans) - 1)

@@ -32,18 +32,6 @@ def add(folder: Path, *results: dict, end: str = "\n") -> None:
         file.write("".join(json.dumps(row) + "\n" for row in results).rstrip("\n") + end)
 
 
-def test_a_whole_folder(folder, local_database):
-    RunLog(folder, open_store()).log()
-    run = read_runs(local_database)["a run"]
-    assert run.info.status == "FINISHED"
-    assert run.data.params == {"lr": "1e-06", "env_config/seed": "3"}
-    assert run.data.tags["purpose"] == "test"
-    names = ["env_runners/accuracy", "evaluation/env_runners/accuracy", "learners/default_policy/kl"]
-    assert sorted(run.data.metrics) == names
-    assert history(local_database, run) == [(1, 0.5), (2, 1.0)]
-    assert history(local_database, run, "learners/default_policy/kl") == [(1, -1.0), (2, -2.0)]
-
-
 def test_a_second_call_changes_nothing(folder, local_database, monkeypatch):
     RunLog(folder, open_store()).log()
     before = read_runs(local_database)

@@ -1,6 +1,7 @@
-"""The rows of a tree, literally."""
+"""The rows of a tree, and the tree of the rows."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -16,14 +17,14 @@ from rllib_arpo.record.question import (
     recorded_question,
     token_text,
 )
-from rllib_arpo.record.schema import ANSWER, SCHEMA, TURN
+from rllib_arpo.record.schema import SCHEMA
+from tests.helpers.approved import assert_approved
 from tests.helpers.models import TOKENIZER_SIZE
 from tests.helpers.trees import assert_same, random_tree
 from tests.record.trees import TOKENIZER, TREE, ids
 
+ROWS = Path(__file__).with_name("rows.txt")
 FACTS = QuestionFacts("training", iteration=7, number=41, seconds=2.5)
-NODE = ("level", "delta", "probability", "eligible", "budget", "children")
-ADVANTAGE = ("advantage", "leaves", "weight", "soft_positive", "soft_negative", "hard_advantage")
 
 
 def advantages() -> TreeAdvantages:
@@ -37,73 +38,11 @@ def written(tree: QuestionTree, tokenizer=TOKENIZER, **more) -> list[dict]:
     return pa.Table.from_pylist(question_rows(question), schema=SCHEMA).to_pylist()
 
 
-def test_the_rows_of_a_small_tree_begin_with_a_turn_that_calls_a_tool():
+def test_the_rows_of_a_small_tree_are_those_of_the_file():
+    """Without what is empty. The two bytes of "é" are two tokens; a turn after a response has the node before it."""
     rows = written(TREE, advantages=advantages())
-    assert [(row["agent_id"], row["turn"]) for row in rows] == [("0", 0), ("0", 1), ("1", 0), ("2", None), ("0.0", 0)]
-    assert rows[0] == {
-        "purpose": "training",
-        "iteration": 7,
-        "number": 41,
-        "question_id": "lamps",
-        "question_seconds": 2.5,
-        "trained": True,
-        "prompt": "Q?",
-        "prompt_tokens": 2,
-        "prompt_ids": ids("Q?").tolist(),
-        "agent_id": "0",
-        "parent": None,
-        "inherited_turns": 0,
-        "topped_up": False,
-        "stop_reason": "answer",
-        "counts": True,
-        "reward": 1.0,
-        "accuracy": 1.0,
-        "format_valid": True,
-        "advantage": 0.5,
-        "turn": 0,
-        "depth": 0,
-        "text": "<s>é",
-        "token_ids": ids("<s>é").tolist(),
-        # The two bytes of "é" are two tokens.
-        "token_ends": [1, 2, 3, 3, 4],
-        "log_probs": [-1.0] * 5,
-        "entropies": [0.5, 1.0],
-        "weight_versions": [3, 3, 3, 3, 3],
-        "turn_reward": 0.25,
-        "started_s": 0.0,
-        "generated_s": 1.0,
-        "answered_s": 1.5,
-        "tool": "search",
-        "tool_input": "lamp",
-        "tool_status": "ok",
-        "tool_seconds": 0.5,
-        "tool_output": "12",
-        "tool_output_tokens": 2,
-        "tool_output_ids": ids("12").tolist(),
-        "new_context": False,
-        "after_tool": None,
-        **dict.fromkeys(NODE),
-        "leaves": 1,
-        "weight": 2.0,
-        "soft_positive": 1.0,
-        "soft_negative": 0.0,
-        "hard_advantage": 0.5,
-        **dict.fromkeys(column.name for column in ANSWER),
-    }
-
-
-def test_the_rows_of_other_turns_and_of_a_trajectory_without_one():
-    _, second, _, without, fork = written(TREE, advantages=advantages())
-    # A turn after a response has the node before it.
-    node = {"level": 1.25, "delta": 0.25, "probability": 0.55, "eligible": True, "budget": 2, "children": 1}
-    assert {name: second[name] for name in ("after_tool", *NODE)} == {"after_tool": "search", **node}
-    assert (second["prompt_ids"], second["tool"], second["tool_output_tokens"]) == (None, None, 0)
-    assert {without[column.name] for column in TURN} == {None}
-    assert (without["agent_id"], without["topped_up"], without["stop_reason"]) == ("2", True, "engine_failure")
-    assert (fork["parent"], fork["inherited_turns"], fork["depth"], fork["answered_s"]) == ("0", 1, 1, None)
-    assert (fork["after_tool"], fork["weight_versions"], fork["counts"]) == ("search", [4], False)
-    assert [fork[name] for name in ADVANTAGE] == [None, 0, 0.0, 0.0, 0.0, None]
-    assert {fork[name] for name in NODE} == {None}
+    lines = [[f"{name}: {value!r}\n" for name, value in row.items() if value is not None] for row in rows]
+    assert_approved(ROWS, "\n".join("".join(row) for row in lines))
 
 
 @pytest.mark.parametrize("seed", [None, *range(8)])

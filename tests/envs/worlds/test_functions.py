@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import threading
 import time
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -15,8 +17,11 @@ from pydantic import BaseModel, Field
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ToolError
 from rllib_arpo.envs.worlds.functions import function_maker
+from tests.helpers.approved import assert_approved
 from tests.helpers.calls import call
 from tests.helpers.other_python import packages_with
+
+SCHEMA = Path(__file__).with_name("draw.json")
 
 
 class Colour(Enum):
@@ -63,28 +68,12 @@ def said(tool, argument: str | dict) -> tuple[str, ToolStatus]:
     return result.text, result.status
 
 
-def test_type_hints_and_the_docstring_make_the_schema():
+def test_type_hints_and_the_docstring_make_the_schema_of_the_file():
     tool = tool_of(draw)
     assert (tool.name, tool.description) == ("draw", "Draws points.\n\nAll of them at once.")
     schema = tool.schema()
     assert schema.pop("$defs").keys() == {"Colour", "Point"}
-    assert schema == {
-        "type": "object",
-        "required": ["points"],
-        "properties": {
-            "points": {
-                "type": "array",
-                "items": {"$ref": "#/$defs/Point"},
-                "description": "where; the first is the corner.",
-            },
-            "colour": {"$ref": "#/$defs/Colour", "default": "red"},
-            "unit": {"type": "string", "enum": ["mm", "cm"], "default": "mm"},
-            "title": {"anyOf": [{"type": "string"}, {"type": "null"}], "default": None},
-            "scale": {"type": "object", "additionalProperties": {"type": "number"}, "default": {}},
-            "schema": {"type": "integer", "minimum": 1, "default": 1, "description": "Its own words."},
-            "anything": {"default": None},
-        },
-    }
+    assert_approved(SCHEMA, json.dumps(schema, indent=1) + "\n")
 
 
 def label(text: Annotated[str, Field(pattern="^a")]): ...
