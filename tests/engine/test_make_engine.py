@@ -47,9 +47,10 @@ def test_on_a_gpu_an_engine_takes_the_memory_that_the_doctor_counts(llama_folder
 
     from rllib_arpo.engine.vllm import arguments
 
-    # The class of which vLLM takes the batches of a large GPU.
     assert arguments.usage_context() is UsageContext.ENGINE_CONTEXT
     monkeypatch.setattr(arguments, "current_platform", SimpleNamespace(is_cpu=lambda: False))
+    # Of which vLLM takes the batches of a large GPU.
+    assert arguments.usage_context() is UsageContext.LLM_CLASS
     assert arguments.engine_args(EngineConfig(llama_folder)).gpu_memory_utilization == GPU_MEMORY_UTILIZATION
     assert EngineArgs(llama_folder).gpu_memory_utilization == GPU_MEMORY_UTILIZATION
     assert arguments.engine_args(EngineConfig(llama_folder)).async_scheduling is True
