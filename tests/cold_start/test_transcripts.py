@@ -38,25 +38,6 @@ def test_every_turn_of_a_conversation_is_trained_on():
     ]
 
 
-def test_exactly_the_given_tokens_have_no_label():
-    tokenizer = byte_tokenizer()
-    example = tokenize_transcript(Chat(tokenizer), Transcript(TRANSCRIPT))
-    prompt = "<|im_start|>user\nWhat is a?<|im_end|>\n<|im_start|>assistant\n"
-    whole_text = prompt + ANSWER + "<|im_end|>"
-    assert tokenizer.decode(example["input_ids"]) == whole_text
-
-    # One token is one byte or one special token, so the labels can be told from the text alone.
-    trained = [token for token, label in zip(example["input_ids"], example["labels"], strict=True) if label != IGNORED]
-    assert tokenizer.decode(trained) == CALL + FINAL + "<|im_end|>"
-    assert [label for label in example["labels"] if label != IGNORED] == trained
-    assert [label == IGNORED for label in example["labels"]] == (
-        [True] * len(tokenizer(prompt)["input_ids"])
-        + [False] * len(CALL)
-        + [True] * len(RESULT)
-        + [False] * (len(FINAL) + 1)
-    )
-
-
 def test_no_token_straddles_the_end_of_a_tool_call():
     from transformers import AutoTokenizer
 

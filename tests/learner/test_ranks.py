@@ -16,7 +16,6 @@ from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 from torch.distributed.tensor import DTensor
 
 from rllib_arpo.learner.arpo_torch_learner import ARPOTorchLearner
-from rllib_arpo.learner.sharding import refuse_shared_gpus
 from rllib_arpo.policy import llm_rl_module
 from rllib_arpo.policy.causal_lm import load_causal_lm
 from rllib_arpo.policy.sharded_state import scatter_from_first
@@ -118,19 +117,6 @@ def test_no_metric_is_split_among_learners(model_folder, monkeypatch):
 @pytest.mark.parametrize("number", [np.float32(0.5), np.array(0.5, "float32"), torch.tensor(0.5)])
 def test_a_state_may_have_tensors_without_dimensions(number):
     assert scatter_from_first(number, like=torch.tensor(0.0)).item() == 0.5
-
-
-def test_two_learners_on_one_gpu_are_named():
-    store = dist.HashStore()
-    for rank, gpu in enumerate(("a", "b", "c")):
-        store.set(f"gpu/{rank}", gpu)
-    refuse_shared_gpus("b", store, 1, 3)
-    with pytest.raises(ValueError) as raised:
-        refuse_shared_gpus("c", store, 1, 3)
-    assert str(raised.value) == (
-        "Learners 1 and 2 have the same GPU, c, which NCCL refuses; to share GPUs in pairs set "
-        "num_gpus_per_env_runner=0.9 and num_gpus_per_learner=0.1, with at least as many env runners as learners."
-    )
 
 
 #: Of about 40 MB each, most of it in one tensor: an embedding, or the experts of a layer.
