@@ -84,8 +84,7 @@ def _anchor(section: str | None) -> str:
 
 
 def option_line(name: str, words: str) -> str:
-    default, words = OPTIONS[name].default, with_links(words)
-    return f"- `{name}`: {words}" if callable(default) else f"- `{name}` (`{default!r}`): {words}"
+    return f"- `{name}` (`{OPTIONS[name].default!r}`): {with_links(words)}"
 
 
 def option_lines(method: Method) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig, NotProvided
@@ -44,7 +45,7 @@ class ARPOConfig(OptionMethods):
             from rllib_arpo.arpo import ARPO as algo_class
         super().__init__(algo_class=algo_class)
         for name, option in OPTIONS.items():
-            setattr(self, name, option.new_value())
+            setattr(self, name, copy.deepcopy(option.default))
         self._set_rllib_defaults()
 
     @override(AlgorithmConfig)

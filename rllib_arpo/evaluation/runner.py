@@ -29,7 +29,7 @@ from rllib_arpo.record.question import BenchmarkAnswer, QuestionFacts, RecordedQ
 from rllib_arpo.record.schema import BENCHMARK
 from rllib_arpo.record.tables import stated
 from rllib_arpo.rollout.messages import FailedQuestion, Purpose, SampledQuestion, question_refs
-from rllib_arpo.rollout.progress import RolloutProgress, progress_mode
+from rllib_arpo.rollout.progress import RolloutProgress
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.tracking.machine import commit
@@ -147,7 +147,7 @@ def ask_model(
             if isinstance(engine, ScriptedEngine):
                 engine.play(arm.first_env)
             in_record = stated(arm.model.name, rollout)
-            progress = RolloutProgress(f"{arm.task}, {arm.model.label}", progress_mode())
+            progress = RolloutProgress(f"{arm.task}, {arm.model.label}")
             progress.begin(len(numbers))
             try:
                 for sampled in ask(arm, numbers, engine, thread, rollout, in_flight, progress.update):

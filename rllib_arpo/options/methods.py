@@ -114,7 +114,7 @@ class OptionMethods(AlgorithmConfig):
     def reporting(
         self,
         *,
-        progress_bar: str = NotProvided,
+        show_progress: bool = NotProvided,
         record_share: float | None = NotProvided,
         **kwargs: Any,
     ) -> Self:

@@ -1,17 +1,14 @@
 """`Option` declares an option: its keyword, its help, its row in docs/settings.md and its checks follow from that."""
 
-import copy
-import functools
-import inspect
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
-from rllib_arpo.options.rules import Rule, did_you_mean, shown
+from rllib_arpo.options.rules import Rule, shown
 
 
 class Reader(Enum):
@@ -61,7 +58,7 @@ class Option:
     """A keyword of one of `ARPOConfig`'s methods, and the attribute of the same name.
 
     Attributes:
-        default: its value in a new configuration, or a function that returns it.
+        default: its value in a new configuration.
         doc: its meaning, for the help and for docs/settings.md.
         rule: the rule for its value alone.
         reader: the part of a run that reads it.
@@ -73,10 +70,6 @@ class Option:
     rule: Rule
     reader: Reader
     needs: tuple[Need, ...]
-
-    def new_value(self) -> Any:
-        """A copy of the default."""
-        return self.default() if callable(self.default) else copy.deepcopy(self.default)
 
     def is_read(self, config: AlgorithmConfig) -> bool:
         """Whether the rollouts of `config`, or its update, read it at all."""
@@ -110,33 +103,16 @@ WIDTH = 116
 
 
 def sets(method: Method) -> Callable[[Function], Function]:
-    """Gives a method its docstring, which lists the options with their defaults, and an error for unknown keywords."""
+    """Gives a method its docstring, which lists the options with their defaults."""
 
     def decorate(function: Function) -> Function:
-        name = function.__name__
-        rllibs = inspect.signature(getattr(AlgorithmConfig, name)).parameters if method.of_rllib else {}
-        known = [*method.options, *rllibs]
         entries = [_entry(option, declared) for option, declared in method.options.items()]
         function.__doc__ = "\n".join([method.words, "", "Args:", *entries])
-
-        @functools.wraps(function)
-        def checked(self: AlgorithmConfig, **keywords: Any) -> Any:
-            check_keywords(name, keywords, known)
-            return function(self, **keywords)
-
-        return cast(Function, checked)
+        return function
 
     return decorate
 
 
-def check_keywords(method: str, keywords: Iterable[str], known: Sequence[str]) -> None:
-    """Raises a TypeError, with the nearest known name, if `method` does not have one of these keywords."""
-    for key in keywords:
-        if key not in known:
-            raise TypeError(f"{method}: {key!r} is not a keyword of this method.{did_you_mean(key, known)}")
-
-
 def _entry(name: str, option: Option) -> str:
-    default = "" if callable(option.default) else f" ({option.default!r})"
-    text = f"{name}{default}: {option.doc}"
+    text = f"{name} ({option.default!r}): {option.doc}"
     return textwrap.fill(text, WIDTH, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False)

@@ -78,7 +78,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         self._pools: list[list[ForkableMultiAgentEnv]] = []
         self._questions: QuestionLoop | None = None
         self._transfer_group = ""
-        self._progress = RolloutProgress("rollout", config.progress_bar)
+        self._progress = RolloutProgress("rollout", config.show_progress)
         try:
             super().__init__(config=config, **kwargs)
         except BaseException:

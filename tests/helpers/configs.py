@@ -31,7 +31,7 @@ def small_config(model: str, engine: str = "scripted", config: ARPOConfig | None
         .env_runners(num_env_runners=0, num_cpus_per_env_runner=0.5, num_envs_per_env_runner=2)
         .learners(num_learners=0, num_cpus_per_learner=0.5)
         .evaluation(evaluation_duration=3, evaluation_config={"env_config": {"split": "test"}})
-        .reporting(progress_bar="off")
+        .reporting(show_progress=False)
         .debugging(seed=0, log_level="ERROR")
     )
 

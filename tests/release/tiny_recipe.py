@@ -29,6 +29,6 @@ def make_config(model: str, args) -> ARPOConfig:
         .env_runners(num_env_runners=0, num_cpus_per_env_runner=0.5, num_envs_per_env_runner=2)
         .learners(num_learners=0, num_cpus_per_learner=0.5)
         .evaluation(evaluation_interval=1, evaluation_duration=3, evaluation_config={"env_config": {"split": "test"}})
-        .reporting(progress_bar="off")
+        .reporting(show_progress=False)
         .debugging(seed=args.seed, log_level="ERROR")
     )

@@ -1,8 +1,6 @@
-"""The display of a rollout's progress: lines, a bar, or nothing."""
+"""The lines of a rollout's progress."""
 
-import sys
-
-from rllib_arpo.rollout.progress import RolloutProgress, progress_mode
+from rllib_arpo.rollout.progress import RolloutProgress
 
 
 class Clock:
@@ -13,7 +11,7 @@ class Clock:
 
 
 def test_lines_come_every_15_seconds_and_questions_that_join_add_to_the_total(capsys):
-    progress = RolloutProgress("rollout", "lines", clock=(clock := Clock()))
+    progress = RolloutProgress("rollout", clock=(clock := Clock()))
     progress.begin(2)
     progress.begin(3, "evaluation")
     for _ in range(20):
@@ -31,16 +29,9 @@ def test_lines_come_every_15_seconds_and_questions_that_join_add_to_the_total(ca
     )
 
 
-def test_a_terminal_gets_a_bar_which_needs_no_running_ray_and_off_shows_nothing(capsys, monkeypatch):
-    assert progress_mode() == "lines"
-    for stream in (sys.stdout, sys.stderr):
-        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
-    for mode, is_shown in (("off", False), (progress_mode(), True)):
-        progress = RolloutProgress("rollout", mode, clock=(clock := Clock()))
-        progress.begin(8)
-        clock.now += 2
-        progress.update(questions=3, tokens=400, forks=5, tools=3)
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert ("rollout (200 tok/s, 5 forks, 3 tools in flight):  38%" in err) == ("3.00/8.00" in err) == is_shown
-        progress.end()
+def test_it_prints_nothing_if_it_is_not_shown(capsys):
+    progress = RolloutProgress("rollout", False, clock=(clock := Clock()))
+    progress.begin(8)
+    clock.now += 20
+    progress.update(questions=3, tokens=400, forks=5, tools=3)
+    assert capsys.readouterr().out == ""

@@ -20,17 +20,11 @@ def test_a_method_sets_what_it_is_given_and_nothing_else(method):
 
 
 @pytest.mark.parametrize(
-    ("method", "keyword", "question"),
-    [
-        ("adaptive_rollout", "num_rolouts", " Did you mean 'num_rollouts'?"),
-        ("training", "grad_clp", " Did you mean 'grad_clip'?"),  # It is RLlib's.
-        ("language_model", "zzz", ""),
-    ],
+    ("method", "keyword"), [("adaptive_rollout", "num_rolouts"), ("training", "grad_clp"), ("language_model", "zzz")]
 )
-def test_an_unknown_keyword_is_refused_in_one_sentence(method, keyword, question):
-    with pytest.raises(TypeError) as raised:
+def test_an_unknown_keyword_is_refused(method, keyword):
+    with pytest.raises(TypeError, match=rf"{method}\(\) got an unexpected keyword argument '{keyword}'"):
         getattr(ARPOConfig(), method)(**{keyword: 8})
-    assert str(raised.value) == f"{method}: {keyword!r} is not a keyword of this method.{question}"
 
 
 def test_a_name_stands_for_one_option_which_neither_rllib_nor_a_method_has():

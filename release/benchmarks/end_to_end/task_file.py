@@ -99,7 +99,7 @@ def make_config(request: Mapping[str, Any]) -> ARPOConfig:
     config.language_model(engine_num_threads=request["num_threads"])
     config.training(learner_num_threads=request["num_threads"])
     config.evaluation(evaluation_interval=None, evaluation_duration=request["num_held_out"])
-    config.reporting(progress_bar="off").debugging(log_level="ERROR")
+    config.reporting(show_progress=False).debugging(log_level="ERROR")
     if request["gpu"]:
         config.language_model(dtype="bfloat16")
         use_gpus(config, num_gpus=1)
