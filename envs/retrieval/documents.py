@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.support.data_files import check_unicode, json_values, opened_parquet, parse_json, table_rows
 
-#: Column (or key) names that hold a passage's text, in order of preference.
+#: Columns (or keys) that hold a passage's text, in order of preference, and the one of its title, which a row may lack.
 TEXT_COLUMNS = ("text", "contents")
 TITLE_COLUMN = "title"
 
@@ -21,51 +20,31 @@ SUFFIXES = (".jsonl", ".parquet", ".json")
 Document = tuple[str, str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReadOptions:
-    """The settings with which files are read.
-
-    Attributes:
-        text_column: the column (or key) of a passage's text; None: the first of `TEXT_COLUMNS` that a row has.
-        title_column: the column (or key) of its title, which a row may lack.
-    """
-
-    text_column: str | None = None
-    title_column: str = TITLE_COLUMN
-
-    @property
-    def text_columns(self) -> tuple[str, ...]:
-        return TEXT_COLUMNS if self.text_column is None else (self.text_column,)
-
-
-def read_documents(path: str | Path, options: ReadOptions | None = None) -> Iterator[Document]:
+def read_documents(path: str | Path) -> Iterator[Document]:
     """The documents of a file, one at a time.
 
     Raises:
         DataError: a row cannot be read, has no text, or its title is not a string; the message names the file and the
             row.
     """
-    path, options = Path(path), options or ReadOptions()
+    path = Path(path)
     check_readable(path)
-    for row, record in enumerate(_parquet_rows(path, options)) if path.suffix == ".parquet" else _json_rows(path):
-        yield as_document(record, f"{path}, row {row}", options)
+    for row, record in enumerate(_parquet_rows(path)) if path.suffix == ".parquet" else _json_rows(path):
+        yield as_document(record, f"{path}, row {row}")
 
 
-def as_document(record: Any, where: str, options: ReadOptions | None = None) -> Document:
+def as_document(record: Any, where: str) -> Document:
     """A row as a document.
 
     Raises:
         DataError: it has no text, or the text is blank or not valid Unicode; the message begins with `where`.
     """
-    options = options or ReadOptions()
     if not isinstance(record, Mapping):
         raise DataError(f"{where}: a row must be an object with a text, not {type(record).__name__}.")
-    columns = options.text_columns
-    column = next((c for c in columns if isinstance(record.get(c), str)), None)
+    column = next((c for c in TEXT_COLUMNS if isinstance(record.get(c), str)), None)
     if column is None:
-        known = f"one of the columns {', '.join(columns)}" if len(columns) > 1 else f"the column {columns[0]}"
-        raise DataError(f"{where}: no text ({known} must hold it).")
-    title, text = record.get(options.title_column) or "", record[column]
+        raise DataError(f"{where}: no text (one of the columns {', '.join(TEXT_COLUMNS)} must hold it).")
+    title, text = record.get(TITLE_COLUMN) or "", record[column]
     if not isinstance(title, str):
         raise DataError(f"{where}: the title must be a string, not {type(title).__name__}.")
     if not text.strip():
@@ -90,11 +69,10 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Any]]:
         yield row, parse_json(value, f"{path}, row {row}") if isinstance(value, bytes) else value
 
 
-def _parquet_rows(path: Path, options: ReadOptions) -> Iterator[Any]:
+def _parquet_rows(path: Path) -> Iterator[Any]:
     row = 0
     with opened_parquet(path) as file:
-        wanted = (options.title_column, *options.text_columns)
-        names = [name for name in wanted if name in file.schema_arrow.names]
+        names = [name for name in (TITLE_COLUMN, *TEXT_COLUMNS) if name in file.schema_arrow.names]
         for batch in file.iter_batches(batch_size=4096, columns=names):
             yield from table_rows(batch, f"{path}, one of the {batch.num_rows} rows from row {row} on")
             row += batch.num_rows

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.retrieval.documents import Document, ReadOptions, check_readable, read_documents
+from rllib_arpo.envs.retrieval.documents import Document, check_readable, read_documents
 from rllib_arpo.envs.support.texts import usual_letters
 
 #: In an index folder: the file written last, and tantivy's own files.
@@ -77,9 +77,7 @@ def build_in_memory(documents: Iterable[Document]) -> SearchIndex:
     return SearchIndex(index)
 
 
-def build_folder(
-    files: Sequence[str | Path], output: str | Path, options: ReadOptions | None = None, overwrite: bool = False
-) -> int:
+def build_folder(files: Sequence[str | Path], output: str | Path, overwrite: bool = False) -> int:
     """Indexes the passages of `files` and returns their number; counts them on a terminal.
 
     The index is built in a folder of its own beside `output`, which is renamed at the end: however a build is
@@ -104,7 +102,7 @@ def build_folder(
         # The temporary folder itself is closed to other users.
         partial = Path(folder, output.name)
         (partial / TANTIVY_FOLDER).mkdir(parents=True)
-        documents = tqdm((one for path in paths for one in read_documents(path, options)), "indexing", disable=None)
+        documents = tqdm((one for path in paths for one in read_documents(path)), "indexing", disable=None)
         number = add_documents(new_index(partial / TANTIVY_FOLDER), documents, FOLDER_HEAP_BYTES)
         if number == 0:
             raise DataError(f"{', '.join(map(str, paths)) or 'No file'}: there is no passage to index.")

@@ -10,7 +10,6 @@ import argparse
 from collections.abc import Sequence
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.envs.retrieval.documents import TEXT_COLUMNS, TITLE_COLUMN, ReadOptions
 from rllib_arpo.envs.retrieval.index import build_folder
 from rllib_arpo.errors import command_errors
 
@@ -18,14 +17,11 @@ from rllib_arpo.errors import command_errors
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="folder for the index")
-    parser.add_argument("--text-column", help=f"default: the first of {', '.join(TEXT_COLUMNS)} that a row has")
-    parser.add_argument("--title-column", default=TITLE_COLUMN, help="default: %(default)s")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing index")
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    options = ReadOptions(text_column=args.text_column, title_column=args.title_column)
     with command_errors((DataError, OSError)):
-        number = build_folder(args.files, args.output, options, args.overwrite)
+        number = build_folder(args.files, args.output, args.overwrite)
     print(f"{args.output}: {number} passages.")
     return 0

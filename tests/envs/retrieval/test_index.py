@@ -14,7 +14,7 @@ import pytest
 from rllib_arpo.commands import run_command
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.retrieval import documents
-from rllib_arpo.envs.retrieval.documents import ReadOptions, read_documents
+from rllib_arpo.envs.retrieval.documents import read_documents
 from rllib_arpo.envs.retrieval.index import build_folder, build_in_memory, open_folder, read_info
 from rllib_arpo.envs.tools.search import SearchTool
 from rllib_arpo.envs.tools.tool import ToolResult, run_tool
@@ -36,20 +36,15 @@ def folder(tmp_path, cities):
     return tmp_path / "index"
 
 
-def texts(path, **options) -> list[tuple[str, str]]:
-    return list(read_documents(path, ReadOptions(**options)))
-
-
 def test_every_kind_of_file_is_read(tmp_path):
     jsonl, rows = (tmp_path / name for name in ("a.jsonl", "d.json"))
     parquet = tmp_path / "e.parquet"
     jsonl.write_text('{"title": "T", "text": "one", "contents": "no"}\n\n{"contents": "two", "title": null}\n')
     rows.write_text('[{"text": "one", "body": "a"}, {"text": "two", "title": "T", "body": "b"}]')
     pyarrow.parquet.write_table(pyarrow.table({"title": ["T", None], "text": ["one", "two"], "x": [1, 2]}), parquet)
-    assert texts(jsonl) == [("T", "one"), ("", "two")]
-    assert texts(rows) == [("", "one"), ("T", "two")]
-    assert texts(rows, text_column="body", title_column="text") == [("one", "a"), ("two", "b")]
-    assert texts(parquet) == [("T", "one"), ("", "two")]
+    assert list(read_documents(jsonl)) == [("T", "one"), ("", "two")]
+    assert list(read_documents(rows)) == [("", "one"), ("T", "two")]
+    assert list(read_documents(parquet)) == [("T", "one"), ("", "two")]
 
 
 def test_one_command_builds_an_index(tmp_path, cities, capsys):
