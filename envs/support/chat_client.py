@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import logging
 import os
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,14 +17,6 @@ from rllib_arpo.envs.support.per_loop import PerLoop
 from rllib_arpo.envs.support.texts import valid_unicode
 from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.redaction import without_secrets
-
-logger = logging.getLogger(__name__)
-
-#: OpenAI's codes for a parameter that a model never takes, and the sentences of endpoints that send no such code.
-_UNSUPPORTED_CODES = ("unsupported_parameter", "unsupported_value")
-_UNSUPPORTED_TEXT = (
-    r"unsupported (parameter|value): \W?{0}\b|\b{0}\W? (is not supported|does not support)|invalid {0}: only"
-)
 
 
 class UnreadReply(ToolError):
@@ -41,8 +31,7 @@ class ChatClient:
         base_url: the endpoint's address, up to and with "/v1".
         model: its name there.
         api_key_variable: the environment variable that holds the key; an endpoint that needs none accepts any text.
-        temperature, max_tokens: what every request asks for; None is not sent, nor is one that the endpoint says it
-            does not support, as models for reasoning do.
+        temperature, max_tokens: what every request asks for; None is not sent: some models for reasoning take neither.
         timeout_s: seconds of one request.
         max_attempts: requests until one succeeds (429, 5xx and lost connections are repeated with growing waits).
         cache_path: a sqlite file for the answers; None: no cache.
@@ -88,7 +77,7 @@ class ChatClient:
         return await self._cache.get_or_make(self._key(messages), lambda: self._ask(messages, is_readable))
 
     async def _ask(self, messages: Sequence[dict[str, str]], is_readable: Callable[[str], bool] | None = None) -> str:
-        completion = await self._completion(messages)
+        completion = await self._create(messages)
         choices = getattr(completion, "choices", None)
         text = choices[0].message.content if choices else None
         cut = choices[0].finish_reason == "length" if choices else False
@@ -99,27 +88,13 @@ class ChatClient:
             raise ToolError(f"{self.address}: the model {self.model!r} answered without a text.")
         return valid_unicode(text)
 
-    async def _completion(self, messages: Sequence[dict[str, str]]) -> Any:
-        sent = dict(self._parameters)
-        while True:
-            try:
-                completion = await self._create(messages, sent)
-            except ToolError as error:
-                name = _unsupported(error.__cause__, sent)
-                if name is None:
-                    raise
-                logger.warning("%s Asked again without %s.", error, name)
-                del sent[name]
-            else:
-                for name in self._parameters.keys() - sent.keys():
-                    del self._parameters[name]
-                return completion
-
-    async def _create(self, messages: Sequence[dict[str, str]], parameters: Mapping[str, Any]) -> Any:
+    async def _create(self, messages: Sequence[dict[str, str]]) -> Any:
         import openai
 
+        given = {"temperature": self.temperature, "max_tokens": self.max_tokens}
+        sent = {name: value for name, value in given.items() if value is not None}
         try:
-            return await self._client().chat.completions.create(model=self.model, messages=list(messages), **parameters)
+            return await self._client().chat.completions.create(model=self.model, messages=list(messages), **sent)
         except (
             openai.APIConnectionError,
             openai.RateLimitError,
@@ -130,12 +105,6 @@ class ChatClient:
         except (openai.OpenAIError, ValueError) as error:
             # A ValueError means that the answer is not JSON.
             raise ToolError(f"{self.address}: {error}") from error
-
-    @cached_property
-    def _parameters(self) -> dict[str, Any]:
-        """What is sent with every request, without what the endpoint has turned out not to support."""
-        found = {"temperature": self.temperature, "max_tokens": self.max_tokens}
-        return {name: value for name, value in found.items() if value is not None}
 
     @cached_property
     def _cache(self) -> ResultCache | None:
@@ -159,19 +128,6 @@ class ChatClient:
     def _key(self, messages: Sequence[dict[str, str]]) -> str:
         request = [self.base_url, self.model, self.temperature, self.max_tokens, list(messages)]
         return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
-
-
-def _unsupported(error: BaseException | None, names: Iterable[str]) -> str | None:
-    """Which of the parameters the endpoint does not support, by this error; None: it says no such thing."""
-    if getattr(error, "status_code", None) != 400:
-        return None
-    code, param = getattr(error, "code", None), getattr(error, "param", None)
-    for name in names:
-        if code in _UNSUPPORTED_CODES and param == name:
-            return name
-        if re.search(_UNSUPPORTED_TEXT.format(name), str(error), re.IGNORECASE):
-            return name
-    return None
 
 
 async def _as_utf_8(response: Any) -> None:

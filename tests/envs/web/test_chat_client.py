@@ -5,7 +5,7 @@ import pytest
 
 from rllib_arpo.envs.errors import ToolError, TransientToolError
 from rllib_arpo.envs.support.chat_client import ChatClient, UnreadReply
-from tests.helpers.web_server import Reply, Request, completion, json_service
+from tests.helpers.web_server import Reply, completion, json_service
 
 
 def endpoint(*replies: Reply):
@@ -62,63 +62,17 @@ def test_what_is_no_answer_is_an_error_and_is_not_kept(tmp_path, reply, error, m
         ask("http://127.0.0.1:9", max_attempts=1)
 
 
-def sent(request: Request) -> set[str]:
-    return request.body.keys() & {"temperature", "max_tokens"}
+def test_what_is_none_is_not_sent():
+    with endpoint(Reply(completion("84")), Reply(completion("84"))) as server:
+        assert ask(server.url) == ask(server.url, temperature=None, max_tokens=None) == "84"
+    sent = [request.body.keys() & {"temperature", "max_tokens"} for request in server.requests]
+    assert sent == [{"temperature", "max_tokens"}, set()]
 
 
-def refusal(**error) -> Reply:
-    return Reply({"error": error}, 400)
-
-
-NO_MAX_TOKENS = refusal(
-    message="Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
-)
-#: What vLLM answers if the question is too long.
-TOO_LONG = refusal(
-    message="'max_tokens' is too large: 512. The maximum context length is 4096 tokens (parameter=max_tokens).",
-    param="max_tokens",
-    code=400,
-)
-
-
-@pytest.mark.parametrize(
-    "refused",
-    [
-        refusal(message="No.", param="temperature", code="unsupported_value"),
-        refusal(message="Unsupported value: 'temperature' does not support 0 with this model."),
-        refusal(message="invalid temperature: only 1 is allowed for this model"),
-    ],
-)
-def test_only_a_parameter_that_a_model_does_not_support_is_left_out(refused):
-    def answer(request: Request) -> Reply:
-        return refused if "temperature" in request.body else Reply(completion("84"))
-
-    with json_service(answer) as server:
-        client = ChatClient(base_url=f"{server.url}/v1", model="m")
-        for _ in range(2):
-            assert asyncio.run(client.complete([{"role": "user", "content": "7 * 12?"}])) == "84"
-    assert [sent(request) for request in server.requests] == [
-        {"temperature", "max_tokens"}, {"max_tokens"}, {"max_tokens"}
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("replies", [[TOO_LONG], [NO_MAX_TOKENS, TOO_LONG]])
-def test_a_request_that_fails_changes_no_later_one(replies):
-    with endpoint(*replies, Reply(completion("84"))) as server:
-        client = ChatClient(base_url=f"{server.url}/v1", model="m")
-        with pytest.raises(ToolError, match="too large"):
-            asyncio.run(client.complete([{"role": "user", "content": "7 * 12?" * 1000}]))
-        assert asyncio.run(client.complete([{"role": "user", "content": "7 * 12?"}])) == "84"
-    assert len(server.requests) == len(replies) + 1
-    assert sent(server.requests[-1]) == {"temperature", "max_tokens"}
-
-
-def test_an_endpoint_may_support_neither_parameter():
-    """As OpenAI's models for reasoning, which name one at a time."""
-    no_temperature = refusal(message="No.", param="temperature", code="unsupported_parameter")
-    with endpoint(NO_MAX_TOKENS, no_temperature, Reply(completion("84"))) as server:
-        assert ask(server.url) == "84"
-    assert [sent(request) for request in server.requests] == [{"temperature", "max_tokens"}, {"temperature"}, set()]
+def test_the_error_says_what_the_endpoint_does_not_support():
+    message = "Unsupported parameter: 'max_tokens' is not supported with this model."
+    with endpoint(Reply({"error": {"message": message}}, 400)) as server, pytest.raises(ToolError, match=message):
+        ask(server.url)
 
 
 def test_an_answer_that_was_cut_or_cannot_be_read_is_an_error_for_those_who_must_read_it(tmp_path):
