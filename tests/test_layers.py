@@ -13,7 +13,7 @@ import rllib_arpo
 REPOSITORY = Path(__file__).resolve().parents[1]
 #: From the ground up. A room is a package, or a module, of `rllib_arpo`; those of one line do not import each other.
 LAYERS = (
-    ("core", "daemon_executor", "files", "redaction", "terminal"),
+    ("core", "files", "redaction", "terminal"),
     ("envs", "faults"),
     ("policy", "errors"),
     ("engine",),

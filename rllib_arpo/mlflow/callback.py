@@ -1,10 +1,8 @@
-"""The Tune callback that logs ARPO runs to MLflow and never holds up training."""
+"""The Tune callback that logs ARPO runs to MLflow."""
 
-import atexit
 import logging
 import uuid
 from collections.abc import Collection
-from concurrent.futures import Future, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,6 @@ from pyarrow.fs import LocalFileSystem
 from ray.tune.experiment import Trial
 from ray.tune.logger import LoggerCallback
 
-from rllib_arpo.daemon_executor import DaemonExecutor
 from rllib_arpo.mlflow.run_facts import (
     FAILED,
     FINISHED,
@@ -35,11 +32,6 @@ from rllib_arpo.tracking.machine import commit
 
 logger = logging.getLogger(__name__)
 
-#: Seconds that the end of a run waits: for a store that still takes data, and for a store that has just failed.
-CLOSE_S, MAX_DELAY_S = 600.0, 15.0
-#: Seconds that an interrupted run waits for any store.
-INTERRUPT_S = 3.0
-
 #: The trial's folder, and the folder in which Tune keeps its results during the run.
 Folders = tuple[Path, Path]
 
@@ -47,8 +39,8 @@ Folders = tuple[Path, Path]
 class ARPOMLflowCallback(LoggerCallback):
     """Logs each trial as an MLflow run: params, metrics, tags, and questions as traces.
 
-    After every result a thread makes the run agree with the trial's folder (`run_log`), so training never waits for the
-    store. If the store fails, the thread tries again after the next result and at the end. Nothing is lost even then,
+    After every result, while the trial's next iteration runs, it makes the MLflow run agree with the trial's folder
+    (`run_log`). If the store fails, it tries again after the next result and at the end. Nothing is lost even then,
     since the folder has everything: `rllib-arpo log-run FOLDER --store URI` logs it later. Steps are training
     iterations. A resumed trial continues its MLflow run if its folder is on a local disk.
 
@@ -80,22 +72,19 @@ class ARPOMLflowCallback(LoggerCallback):
         self.experiment_name = experiment_name
         self.tags = tags or {}
         self.traces = traces
-        self._thread: DaemonExecutor | None = None
+        self._started: dict[str, Folders] = {}
+        self._changed: set[str] = set()
+        self._failed: set[str] = set()
 
     def setup(self, *args: Any, **kwargs: Any) -> None:
-        """Opens a local store; the thread connects to a server later."""
+        """Opens a local store; a server is contacted with the first result."""
         uri = store_uri(self.tracking_uri)
         self._uri = without_secrets(uri)
         self._store = self._open() if is_local(uri) else None
         self._all_tags = run_tags() | self.tags
         self._commit = commit()
-        self._started: dict[str, Folders] = {}
-        self._changed: set[str] = set()
         self._logs: dict[str, RunLog] = {}
-        self._failing = self._has_warned = False
-        self._thread = DaemonExecutor("mlflow")
-        self._pending: Future[set[str]] | None = None
-        atexit.register(self.close)
+        self._has_warned = False
 
     def log_trial_start(self, trial: Trial) -> None:
         folder, results = _folders(trial)
@@ -115,46 +104,27 @@ class ARPOMLflowCallback(LoggerCallback):
         self._changed.add(trial.trial_id)
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Logs new results, now that Tune has written them. While the thread is busy, they wait for the next step."""
-        if self._thread is None or not (self._pending is None or self._pending.done()):
-            return
-        failed = self._pending.result() if self._pending else set()
+        """Logs new results, now that Tune has written them and has begun the next iteration."""
         if self._changed:
-            self._pending = self._thread.submit(self._log, self._changed | failed)
-            self._changed = set()
+            changed, self._changed = self._changed | self._failed, set()
+            self._failed = self._log(changed)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        self.close()
+        self._log(self._started)
 
     def interrupt(self) -> None:
-        """Marks the runs of unfinished trials as KILLED, and waits at most `INTERRUPT_S` for the store."""
-        if self._thread is not None:
-            for folder, _ in self._started.values():
-                if (facts := read_facts(folder)).status == RUNNING:
-                    write_facts(folder, replace(facts, status=KILLED))
-            self.close(INTERRUPT_S)
-
-    def close(self, timeout_s: float = CLOSE_S) -> None:
-        """Logs what is still missing, and stops after this time, or after `MAX_DELAY_S` if the store is failing."""
-        if self._thread is None:
-            return
-        last = self._thread.submit(self._log, set(self._started))
-        timeout_s = min(MAX_DELAY_S, timeout_s) if self._failing else timeout_s
-        if not wait([last], timeout_s).done and self._started:
-            folder, _ = next(iter(self._started.values()))
-            self._warn(folder, TimeoutError(f"not finished in {timeout_s:.0f} s"))
-        last.cancel()
-        self._thread.shutdown()
-        self._thread = None
-        atexit.unregister(self.close)
+        """Marks the runs of unfinished trials as KILLED."""
+        for folder, _ in self._started.values():
+            if (facts := read_facts(folder)).status == RUNNING:
+                write_facts(folder, replace(facts, status=KILLED))
+        self._log(self._started)
 
     def _log(self, names: Collection[str]) -> set[str]:
-        """Logs these trials, in the thread; returns those that the store does not have whole."""
+        """Logs these trials; returns those that the store does not have whole."""
         # It tries twice: a connection that the server closed while it was idle fails once.
         errors = self._try(self._try(names))
         for name, error in errors.items():
             self._warn(self._started[name][0], error)
-        self._failing = bool(errors)
         return set(errors)
 
     def _try(self, names: Collection[str]) -> dict[str, Exception]:

@@ -16,10 +16,7 @@ from pyarrow.fs import LocalFileSystem
 
 @dataclass(eq=False)
 class FakeTrial:
-    """What the callback reads of a Tune trial; `write` does what Tune does with a result.
-
-    Like Tune it writes params.json once, since the callback's thread may read while the next result is written.
-    """
+    """What the callback reads of a Tune trial; `write` does what Tune does with a result."""
 
     trial_id: str
     path: str
