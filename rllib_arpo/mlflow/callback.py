@@ -15,12 +15,9 @@ from rllib_arpo.mlflow.run_facts import (
     FAILED,
     FINISHED,
     KILLED,
-    NOTE_TAG,
     RUN_FILE,
     RUNNING,
     RunFacts,
-    command_line,
-    description,
     read_facts,
     run_tags,
     write_facts,
@@ -28,7 +25,6 @@ from rllib_arpo.mlflow.run_facts import (
 from rllib_arpo.mlflow.run_log import RunLog
 from rllib_arpo.mlflow.store import Store, is_local, one_line, open_store, store_uri
 from rllib_arpo.redaction import without_secrets
-from rllib_arpo.tracking.machine import commit
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +78,6 @@ class ARPOMLflowCallback(LoggerCallback):
         self._uri = without_secrets(uri)
         self._store = self._open() if is_local(uri) else None
         self._all_tags = run_tags() | self.tags
-        self._commit = commit()
         self._logs: dict[str, RunLog] = {}
         self._has_warned = False
 
@@ -159,8 +154,7 @@ class ARPOMLflowCallback(LoggerCallback):
         return open_store(self.tracking_uri, self.experiment_name)
 
     def _facts(self, trial: Trial, folder_id: str) -> RunFacts:
-        note = description(trial.trainable_name, trial.config, command_line(), self._commit, trial.path)
-        tags = ({NOTE_TAG: note} if note else {}) | self._all_tags | {"trial_name": str(trial)}
+        tags = self._all_tags | {"trial_name": str(trial), "folder": without_secrets(trial.path)}
         return RunFacts(folder_id, str(trial), tags, experiment=self.experiment_name, traces=self.traces)
 
 

@@ -1,4 +1,4 @@
-"""Keeps what the driver knows of a trial in its folder, as `run.json`: description, tags, status."""
+"""Keeps what the driver knows of a trial in its folder, as `run.json`: tags and status."""
 
 import dataclasses
 import json
@@ -8,20 +8,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ray.tune.result import EXPR_ERROR_FILE
 
 from rllib_arpo.files import write_json
-from rllib_arpo.redaction import command_without_secrets, without_secrets
-from rllib_arpo.tracking.machine import versions
+from rllib_arpo.redaction import command_without_secrets
+from rllib_arpo.tracking.machine import commit, versions
 
 #: The file in the trial's folder.
 RUN_FILE = "run.json"
 #: MLflow's statuses of a run.
 RUNNING, FINISHED, FAILED, KILLED = "RUNNING", "FINISHED", "FAILED", "KILLED"
-#: The tag that MLflow shows as the description of a run.
-NOTE_TAG = "mlflow.note.content"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +28,7 @@ class RunFacts:
     Attributes:
         id: identifies the folder; the MLflow run has it as a tag.
         name: the run's name.
-        tags: tags for a new run, with its description.
+        tags: tags for a new run.
         status: the trial's status.
         experiment: the name of MLflow's experiment; None: the store's default.
         traces: as in `ARPOMLflowCallback`.
@@ -61,41 +58,17 @@ def read_facts(folder: Path) -> RunFacts:
 
 
 def run_tags() -> dict[str, str]:
-    """The tags for repeating a run: versions, machine, and MLflow's own tags (script, user, git commit)."""
+    """The tags for repeating a run: command, this package's commit, versions, machine, and MLflow's own tags."""
     from mlflow.tracking.context.registry import resolve_tags
 
     installed = {name.replace("-", "_").removesuffix("_cpu"): version for name, version in versions().items()}
     return {
         **{f"{name}_version": version for name, version in installed.items()},
+        "command": command_line(),
+        "commit": commit() or "unknown",
         "hostname": platform.node(),
         **resolve_tags(),
     }
-
-
-def description(
-    algorithm: str, config: Mapping[str, Any], command: str, commit: str | None = None, folder: str | None = None
-) -> str | None:
-    """The description of a training run in MLflow, without its settings, which are params; None for other runs.
-
-    Args:
-        algorithm: the name of the algorithm ("ARPO", "GRPO").
-        config: the trial's configuration.
-        command: the command line.
-        commit: this package's commit; None if it is not in a checkout.
-        folder: the folder of the trial's results, if known.
-    """
-    model, env = config.get("model_name_or_path"), config.get("env")
-    if model is None:
-        return None
-    task = env if isinstance(env, str) else getattr(env, "__name__", str(env))
-    lines = {
-        "command": f"`{command}`",
-        "commit": commit and f"`{commit}`",
-        "results": folder and f"`{folder}`",
-        "look": folder and f"`rllib-arpo show {shlex.quote(folder)}` draws its trees",
-    }
-    title = f"**{algorithm}** trains `{Path(model).name}` on `{task}`."
-    return without_secrets("\n".join([title, "", *(f"- {name}: {text}" for name, text in lines.items() if text)]))
 
 
 def command_line() -> str:
