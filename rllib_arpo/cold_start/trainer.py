@@ -1,10 +1,7 @@
 """transformers' Trainer, which here also splits models among processes on CPUs."""
 
-from collections.abc import Callable
-from typing import Any
-
 from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
-from transformers import Trainer, TrainerCallback, TrainerState
+from transformers import Trainer
 
 
 class ColdStartTrainer(Trainer):
@@ -19,13 +16,3 @@ class ColdStartTrainer(Trainer):
                 state.fsdp_plugin.set_mixed_precision("bf16")
             state.distributed_type = DistributedType.FSDP
             self.is_fsdp_enabled = True
-
-
-class TellsSteps(TrainerCallback):
-    """Calls a function with the number of steps that are done, and of all."""
-
-    def __init__(self, on_step: Callable[[int, int], None]):
-        self._on_step = on_step
-
-    def on_step_end(self, _args: Any, state: TrainerState, _control: Any, **_kwargs: Any) -> None:
-        self._on_step(state.global_step, state.max_steps)

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -104,11 +104,8 @@ class ColdStartSettings:
         causal_lm_config(self.model)
 
 
-def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lambda _done, _total: None) -> list[float]:
+def train(settings: ColdStartSettings) -> list[float]:
     """Fine-tunes a model; returns the logged training losses.
-
-    Args:
-        on_step: called after each step with the number of steps that are done, and of all.
 
     Raises:
         OSError: the output is not an empty folder, or cannot be made.
@@ -122,7 +119,7 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
 
     from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 
-    from rllib_arpo.cold_start.trainer import ColdStartTrainer, TellsSteps
+    from rllib_arpo.cold_start.trainer import ColdStartTrainer
 
     tokenizer = AutoTokenizer.from_pretrained(settings.model)
     kwargs = settings.chat_template_kwargs
@@ -138,7 +135,6 @@ def train(settings: ColdStartSettings, on_step: Callable[[int, int], None] = lam
         train_dataset=examples,
         data_collator=DataCollatorForSeq2Seq(padding),
         processing_class=tokenizer,
-        callbacks=[TellsSteps(on_step)],
     )
     _end_turns(model, tokenizer)
     trainer.train()
