@@ -30,7 +30,6 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
     add_settings(parser, EvaluationSettings)
     add("--engine-kwargs", default="{}", help="more engine arguments, for vLLM its EngineArgs: JSON, or a file")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the dtype that is fast on this machine")
-    add("--num-threads", type=positive, help="CPU threads of the engine; default: all")
     add("--questions-in-flight", type=positive, help=f"default: as many as have {TRAJECTORIES_IN_FLIGHT} samples")
 
 

@@ -109,15 +109,12 @@ def answered(
         in_flight = args.questions_in_flight or max(1, TRAJECTORIES_IN_FLIGHT // settings.samples)
         for model in found:
             if of_model := [each for each in missing if each[0].model == model and each[2]]:
-                ask_model(of_model, settings, in_flight, args.num_threads)
+                ask_model(of_model, settings, in_flight)
         yield settings, folder, stored
 
 
 def ask_model(
-    missing: Sequence[tuple[Arm, StoredArm, Sequence[int]]],
-    settings: EvaluationSettings,
-    in_flight: int,
-    num_threads: int | None,
+    missing: Sequence[tuple[Arm, StoredArm, Sequence[int]]], settings: EvaluationSettings, in_flight: int
 ) -> None:
     """Asks one model the missing questions of its arms, and stores them.
 
@@ -133,7 +130,6 @@ def ask_model(
         model_name_or_path=arms[0].model.path,
         dtype=settings.dtype,
         max_context_tokens=max(arm.first_env.config.max_context_tokens for arm in arms),
-        num_threads=num_threads,
         seed=settings.seed,
         engine_kwargs=dict(settings.engine_kwargs),
     )
