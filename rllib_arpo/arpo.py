@@ -316,21 +316,6 @@ class ARPO(Algorithm):
             result[MESSAGES] = {str(i): line for i, line in enumerate(messages)}
 
     @override(Algorithm)
-    def reset_config(self, new_config: AlgorithmConfig | dict[str, Any]) -> bool:
-        """Builds the algorithm again with another trial's configuration, for Tune's `reuse_actors`."""
-        self.cleanup()
-        self.eval_env_runner_group = None  # RLlib sets it only where the configuration wants one.
-        for name in [name for name in vars(self) if isinstance(getattr(type(self), name, None), cached_property)]:
-            del self.__dict__[name]
-        if not isinstance(new_config, AlgorithmConfig):
-            new_config = self.get_default_config().update_from_dict(new_config)
-        self.config = new_config.copy(copy_frozen=False)
-        self.config.validate()
-        self.config.freeze()
-        self.setup(self.config)
-        return True
-
-    @override(Algorithm)
     def cleanup(self) -> None:
         if self._is_stopped:
             return
