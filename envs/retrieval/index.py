@@ -77,18 +77,14 @@ def build_in_memory(documents: Iterable[Document]) -> SearchIndex:
     return SearchIndex(index)
 
 
-def build_folder(files: Sequence[str | Path], output: str | Path, overwrite: bool = False) -> int:
+def build_folder(files: Sequence[str | Path], output: str | Path) -> int:
     """Indexes the passages of `files` and returns their number; counts them on a terminal.
 
     The index is built in a folder of its own beside `output`, which is renamed at the end: however a build is
     interrupted, `output` is a whole index or does not exist. (A build that is killed leaves its folder, OUTPUT.*.)
 
-    Args:
-        overwrite: replace an existing index; this happens only at the end, so that it can be used until then.
-
     Raises:
-        DataError: a file or a row does not fit (the message names both), there is no passage, `output` exists (and is
-            not an index, or `overwrite` is not set).
+        DataError: a file or a row does not fit (the message names both), there is no passage, or `output` exists.
     """
     from tqdm import tqdm
 
@@ -96,7 +92,8 @@ def build_folder(files: Sequence[str | Path], output: str | Path, overwrite: boo
     paths = [Path(file) for file in files]
     for path in paths:
         check_readable(path)
-    _check_output(output, overwrite)
+    if output.exists():
+        raise DataError(f"{output}: exists; remove it, or choose another folder.")
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f"{output.name}.", dir=output.parent) as folder:
         # The temporary folder itself is closed to other users.
@@ -107,20 +104,8 @@ def build_folder(files: Sequence[str | Path], output: str | Path, overwrite: boo
         if number == 0:
             raise DataError(f"{', '.join(map(str, paths)) or 'No file'}: there is no passage to index.")
         _finish(partial, {"version": VERSION, "num_passages": number, "files": [str(path) for path in paths]})
-        _check_output(output, overwrite)
-        if output.exists():
-            output.rename(Path(folder, "old"))
         partial.rename(output)
     return number
-
-
-def _check_output(output: Path, overwrite: bool) -> None:
-    if not output.exists():
-        return
-    if not (output / INFO_FILE).is_file():
-        raise DataError(f"{output}: exists and is not a search index; choose another folder.")
-    if not overwrite:
-        raise DataError(f"{output}: exists; say --overwrite to replace this index.")
 
 
 def _finish(partial: Path, info: dict[str, Any]) -> None:

@@ -17,11 +17,10 @@ from rllib_arpo.errors import command_errors
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE")
     parser.add_argument("--output", required=True, metavar="FOLDER", help="folder for the index")
-    parser.add_argument("--overwrite", action="store_true", help="replace an existing index")
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
     with command_errors((DataError, OSError)):
-        number = build_folder(args.files, args.output, args.overwrite)
+        number = build_folder(args.files, args.output)
     print(f"{args.output}: {number} passages.")
     return 0

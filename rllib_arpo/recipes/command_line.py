@@ -41,7 +41,6 @@ def recipe_parser(stop_reward: float, stop_iters: int, **defaults: Any) -> argpa
     add("--max-failures", type=int, default=0, help="how often a run may fail and go on at its last checkpoint")
     add("--checkpoint-freq", type=int, default=0, help="iterations between checkpoints; 0: none")
     add("--checkpoint-at-end", action="store_true", help="also keep a checkpoint of the last iteration")
-    add("--as-test", action="store_true", help="fail if the run ends below --stop-reward")
     add("--num-cpus", type=int, default=0, help="CPUs of the Ray that the run starts; 0: all of this machine")
     add("--log-level", choices=("DEBUG", "INFO", "WARN", "ERROR"), help="RLlib's log level")
     add("--verbose", type=int, default=0, help="1 or 2 shows Tune's own tables")

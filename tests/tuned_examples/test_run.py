@@ -85,9 +85,7 @@ def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path
     }  # fmt: skip
 
     other_machine = ["--num-learners", "1", "--num-env-runners", "1", "--max-failures", "0"]
-    missed = r"^--as-test: env_runners/episode_return_mean is 0\.3, and should be "
-    with pytest.raises(RuntimeError, match=missed):
-        run_recipe(config(), parse(run, *other_machine, "--resume", "--as-test"), "recipe", save_model=True)
+    run_recipe(config(), parse(run, *other_machine, "--resume"), "recipe", save_model=True)
     said = capsys.readouterr().out.splitlines()
     assert "The run goes on at resumed_at_000003." in said
     assert [line[:9] for line in said if line.startswith("iter ")] == ["iter    4"]

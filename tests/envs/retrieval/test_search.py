@@ -1,6 +1,7 @@
 import copy
 import json
 import pickle
+import shutil
 
 import pytest
 
@@ -85,7 +86,8 @@ def test_a_text_is_found_in_whatever_unicode_form_it_is_written(tmp_path, forms,
     for written in forms:
         documents = [*rest, {"title": "", "text": f"{written}, I say"}]
         (tmp_path / "rows.json").write_text(json.dumps(documents))
-        build_folder([tmp_path / "rows.json"], tmp_path / "index", overwrite=True)
+        shutil.rmtree(tmp_path / "index", ignore_errors=True)
+        build_folder([tmp_path / "rows.json"], tmp_path / "index")
         tools = [SearchTool(documents=documents, top_k=1), SearchTool(index=str(tmp_path / "index"), top_k=1)]
         cache = known(tmp_path / "cache.sqlite", {written: "found", other: "another"})
         offline = SearchTool(backend="offline", cache=cache)
