@@ -39,13 +39,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "%(prog)s [-h] [--traceback] [--gpu-memory-gb GB] [--rows] [RECIPE [ARGUMENT ...]]"
-    parser.add_argument(
-        "--gpu-memory-gb",
-        type=float,
-        metavar="GB",
-        help="compare the run with GPUs of this many GB (10^9 bytes) instead of the GPUs of this machine",
-    )
+    parser.usage = "%(prog)s [-h] [--traceback] [--rows] [RECIPE [ARGUMENT ...] [--gpu-memory-gb GB]]"
     parser.add_argument(
         "--rows", action="store_true", help="also find the rows of the recipe's data that cannot be asked; reads all"
     )
@@ -53,30 +47,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "recipe",
         nargs=argparse.REMAINDER,
         metavar="RECIPE ...",
-        help="a recipe (its file or its module) and its own arguments; only the memory of its run is checked",
+        help="a recipe (its file or its module) and its own arguments; only the memory of its run is checked. One "
+        "argument more is --gpu-memory-gb: compare with GPUs of this many GB (10^9 bytes), not with this machine's",
     )
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    if args.gpu_memory_gb is not None and not args.recipe:
-        raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: name the recipe whose run needs such GPUs.")
     if args.rows and not args.recipe:
         raise CommandError("--rows: name the recipe whose data it should read.")
     memory = memory_of_this_machine()
     checks = machine_checks(memory)
     print(report(checks))
     if args.recipe:
-        text, of_run = _budget(args.recipe, memory, args.gpu_memory_gb, args.rows)
+        text, of_run = _budget(args.recipe, memory, args.rows)
         print(f"\n{text}\n\n{report(of_run)}")
         checks += of_run
     return exit_status(checks)
 
 
-def _budget(command: Sequence[str], memory: Memory, gpu_memory_gb: float | None, rows: bool) -> tuple[str, list[Check]]:
+def _budget(command: Sequence[str], memory: Memory, rows: bool) -> tuple[str, list[Check]]:
     """The budget of a recipe's run as a text, and its checks; with `rows` also the checks of the data."""
     with command_errors():
         recipe = load_recipe(command[0])
-        args = parse_arguments(recipe, command[1:], gpu_memory_gb)
+        args = parse_arguments(recipe, command[1:])
         if args.gpu_memory_gb is not None and not 0 < args.gpu_memory_gb < float("inf"):
             raise CommandError(f"--gpu-memory-gb {args.gpu_memory_gb:g}: must be a positive number.")
         config = recipe_config(recipe, args, len(memory.gpus) or int(args.gpu_memory_gb is not None))
@@ -86,11 +79,11 @@ def _budget(command: Sequence[str], memory: Memory, gpu_memory_gb: float | None,
     return text, budget_checks(run, memory, args.gpu_memory_gb) + of_data
 
 
-def parse_arguments(recipe: ModuleType, argv: Sequence[str], gpu_memory_gb: float | None) -> argparse.Namespace:
-    """The recipe's arguments. They may include the doctor's own `--gpu-memory-gb`, and `--model` for any recipe."""
+def parse_arguments(recipe: ModuleType, argv: Sequence[str]) -> argparse.Namespace:
+    """The recipe's arguments, with the doctor's own `--gpu-memory-gb`, and `--model` for any recipe."""
     prog = f"rllib-arpo doctor {Path(str(recipe.__file__)).name}"
     parser = argparse.ArgumentParser(prog=prog, parents=[recipe.parser], add_help=False, allow_abbrev=False)
-    parser.add_argument("--gpu-memory-gb", type=float, default=gpu_memory_gb, help="GB (10^9 bytes) of each GPU")
+    parser.add_argument("--gpu-memory-gb", type=float, help="GB (10^9 bytes) of each GPU")
     with suppress(argparse.ArgumentError):  # The recipe has this option itself.
         parser.add_argument("--model", help="check a run of this model instead of the one that the recipe makes")
     return parser.parse_args(argv)

@@ -37,7 +37,7 @@ ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 LOCK = "lock"
 #: Arguments that may change when a run is resumed: those about machines, failures and output.
 _FREE = frozenset(
-    {"output", "resume", "num_cpus", "verbose", "gpu_memory_gb", "max_failures"}
+    {"output", "resume", "num_cpus", "verbose", "max_failures"}
     | {"num_learners", "num_cpus_per_learner", "num_gpus_per_learner"}
     | {"num_env_runners", "num_envs_per_env_runner", "evaluation_num_env_runners"}
 )

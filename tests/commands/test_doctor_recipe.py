@@ -58,7 +58,7 @@ CASES = {
 
 def config_of(model_folder: str, *argv: str):
     recipe = load_recipe(RECIPE)
-    args = parse_arguments(recipe, ["--model", model_folder, "--data", "d.parquet", *argv], None)
+    args = parse_arguments(recipe, ["--model", model_folder, "--data", "d.parquet", *argv])
     return recipe_config(recipe, args, num_gpus=0)
 
 
@@ -92,11 +92,10 @@ def test_reports_are_those_of_the_file(model_folder):
     assert_approved(REPORTS, found)
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_the_command_prints_the_report_and_gives_a_status(model_folder, capsys, monkeypatch, before):
+def test_the_command_prints_the_report_and_gives_a_status(model_folder, capsys, monkeypatch):
     monkeypatch.setattr("rllib_arpo.commands.doctor.memory_of_this_machine", lambda: CPU)
-    own, command = ["--gpu-memory-gb", "80"], [RECIPE, "--model", model_folder, "--data", "d.parquet"]
-    assert run_command("doctor", [*own, *command] if before else [*command, *own]) == 0
+    command = [RECIPE, "--model", model_folder, "--data", "d.parquet"]
+    assert run_command("doctor", [*command, "--gpu-memory-gb", "80"]) == 0
     printed = capsys.readouterr().out.partition("\n\n")[2]
     assert printed == whole_report(run_of(model_folder), CPU, 80.0)
     assert run_command("doctor", command) == 1
@@ -130,7 +129,7 @@ def test_rows_that_cannot_be_asked_are_found(model_folder, tmp_path, capsys, mon
 
     def checked(data: str, **changes) -> list[str]:
         recipe = load_recipe(RECIPE)
-        config = recipe_config(recipe, parse_arguments(recipe, [*argv, data], None), num_gpus=0)
+        config = recipe_config(recipe, parse_arguments(recipe, [*argv, data]), num_gpus=0)
         config.evaluation(evaluation_interval=1, evaluation_config={"env_config": {**config.env_config, "split": TEST}})
         return report(data_checks(config.adaptive_rollout(**changes))).splitlines()
 
@@ -199,9 +198,8 @@ def test_settings_reach_the_shapes(model_folder):
     ("command", "message"),
     [
         (["none.py"], "The recipe 'none.py' does not exist."),
-        (["--gpu-memory-gb", "80"], "--gpu-memory-gb 80: name the recipe whose run needs such GPUs."),
         ([RECIPE, "--model", "/none", "--data", "d"], "model_name_or_path='/none': no such folder."),
-        (["--gpu-memory-gb", "nan", RECIPE, "--model", "m", "--data", "d"], "-gb nan: must be a positive number."),
+        ([RECIPE, "--model", "m", "--data", "d", "--gpu-memory-gb", "nan"], "-gb nan: must be a positive number."),
         (["--rows"], "--rows: name the recipe whose data it should read."),
         ([__file__], "has no 'parser'."),
     ],
@@ -222,7 +220,7 @@ def test_every_recipe_is_read(path, model_folder, capsys, monkeypatch):
     monkeypatch.setattr("rllib_arpo.commands.doctor.memory_of_this_machine", lambda: GPUS)
     monkeypatch.chdir(path.parent)
     data = ["--data", "d.parquet"] if path.name in ("reasoning_arpo.py", "deepsearch_qwen3_8b_arpo.py") else []
-    status = run_command("doctor", ["--gpu-memory-gb", "80", str(path), "--model", model_folder, *data])
+    status = run_command("doctor", [str(path), "--model", model_folder, *data, "--gpu-memory-gb", "80"])
     output = capsys.readouterr()
     assert (status, output.err) == (0, "")
     assert f"{model_folder}: 90,624 parameters" in output.out

@@ -68,7 +68,7 @@ def rllib_arpo(words: Sequence[str]) -> None:
     module.add_arguments(parser)
     args = parser.parse_args(rest)
     if command == "doctor" and args.recipe:
-        parse_arguments(load_recipe(args.recipe[0]), args.recipe[1:], None)
+        parse_arguments(load_recipe(args.recipe[0]), args.recipe[1:])
 
 
 def make(words: Sequence[str]) -> None:

@@ -55,7 +55,7 @@ def test_the_job_of_kuberay_runs_a_recipe_on_as_many_gpus_as_it_has():
     python, path, *argv = shlex.split(job["spec"]["entrypoint"])
     assert python == "python"
     recipe = load_recipe(str(REPOSITORY / path.removeprefix(IN_IMAGE)))
-    args = parse_arguments(recipe, argv, None)
+    args = parse_arguments(recipe, argv)
     assert all(path.startswith(f"{mount['mountPath']}/") for path in (args.model, args.data, args.index, args.output))
     config = recipe_config(recipe, args, num_gpus=0)
     gpus = (1 + workers["replicas"]) * int(container["resources"]["limits"]["nvidia.com/gpu"])
