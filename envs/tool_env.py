@@ -71,7 +71,7 @@ class ToolEnv(ForkableMultiAgentEnv):
     """
 
     def __init__(self, env_config: Mapping[str, Any], *, prepare: bool = True):
-        """Args: `prepare`: whether tools do the slow work of their first calls now."""
+        """With `prepare`, tools do the slow work of their first calls now."""
         super().__init__()
         self.config, self.task, self.tools = read_env_config(env_config)
         self.tool_names = tuple(self.tools)
@@ -325,7 +325,8 @@ class ToolEnv(ForkableMultiAgentEnv):
     ) -> StepResult:
         """Extends the agent's path by a response, unless it leaves no room for one more token."""
         if self._room(after) < 1:
-            return await self._end(before, StopReason.TOKEN_LIMIT, call=info.tool_call, paid=paid)
+            called = dataclasses.replace(before, calls=after.calls, executed=after.executed)
+            return await self._end(called, StopReason.TOKEN_LIMIT, call=info.tool_call, paid=paid)
         self._paths[agent_id] = after
         return after.context[-1], paid, False, False, {INFO_STEP: info}
 

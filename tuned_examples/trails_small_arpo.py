@@ -1,4 +1,4 @@
-"""ARPO on the trails task with a model of 1.3 million parameters, which the recipe makes. Needs two CPU cores.
+"""ARPO on the trails task with a model of 1.3 million parameters, which the recipe makes. Needs one CPU core.
 
 It is `trails_smollm2_135m_arpo.py` with a small model, for studies with many seeds (release/evidence/study.py).
 

@@ -45,7 +45,8 @@ class ArithmeticTask(Task):
 
     def _triple(self, index: int) -> tuple[int, int, int]:
         """The first drawn triple of this split that is not a worked example."""
-        rng = np.random.default_rng((self.seed, index, int(self.split == TEST)))
+        is_test = self.split == TEST
+        rng = np.random.default_rng((0 if is_test else self.seed, index, int(is_test)))
         while True:
             a, b, c = (int(n) for n in rng.integers((11, 11, 2), (100, 100, 100)))
             if in_test_split(a, b, c) == (self.split == TEST) and (a, b, c) not in ((12, 31, 5), (48, 20, 17)):

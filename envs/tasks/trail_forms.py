@@ -16,10 +16,10 @@ class TrailForm:
     """The places at which the trails of a task fork.
 
     Attributes:
-        num_pages: on a path, which is as many searches.
+        num_pages: the pages of a path, each of which takes a search.
         patterns: the places of the decisions, one of these for each trail: pages that show several hits, counted from
             0, or `OPENING`. A trail has as many decisions in every pattern.
-        num_hits: of which one is right, at such a place.
+        num_hits: how many hits a page shows at such a place; one of them is right.
         demonstrated_right: the probability with which the imperfect demonstrator takes the right hit on purpose; such
             that three or four in ten of its trails end right, chance included.
         one_colour: whether the question asks for the same colour at every decision.

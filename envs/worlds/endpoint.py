@@ -48,7 +48,7 @@ class EndpointWorld(ProgramWorld):
     takes_turns = True
 
     def __init__(self, program: Any, name: str, refusals: list[str]):
-        """Args: `refusals` collects why requests were refused, in all worlds of a maker."""
+        """`refusals` collects why requests were refused, in all worlds of a maker."""
         super().__init__(program, name)
         self._refusals = refusals
         missing = [package for package in ("starlette", "uvicorn") if find_spec(package) is None]

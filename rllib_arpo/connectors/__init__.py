@@ -121,16 +121,16 @@ class TreeConnector(ConnectorV2):
         self, *, batch: dict[str, Any], episodes: Sequence[TreeEpisode], shared_data: dict[str, Any], **kwargs: Any
     ) -> dict[str, Any]:
         config, statistics = self._config, shared_data[REWARD_STATISTICS]
-        trees = [leaf_advantages(episode.tree, config, statistics) for episode in episodes]
-        batch[LEAF_ADVANTAGES] = trees
+        computed = [leaf_advantages(episode.tree, config, statistics) for episode in episodes]
+        batch[LEAF_ADVANTAGES] = computed
         batch[PACKED_TREES] = [
             pack_tree(
-                computed.tree,
-                computed.layout,
-                computed.attribution(config.attribution),
+                one.tree,
+                one.layout,
+                one.attribution(config.attribution),
                 with_entropies=config.entropy_advantage_coeff > 0,
             )
-            for computed in trees
+            for one in computed
         ]
         batch[REWARD_SCALE] = reward_scale(statistics.std) if config.baseline == BATCH else 1.0
         return batch

@@ -255,7 +255,7 @@ def threshold_of(branch_threshold: float | str, rise: float | None, alpha: float
     return threshold if threshold - alpha >= beta * rise else math.nextafter(threshold, math.inf)
 
 
-def num_initial_rollouts(excess: float, num_rollouts: int, sensitivity: float) -> int:
+def monitored_rollouts(excess: float, num_rollouts: int, sensitivity: float) -> int:
     """AEPO's entropy pre-monitoring: `m = k sigma(beta (H_root - mean H_tool))` (arXiv 2510.14545).
 
     If a question's first tokens are more uncertain than the tokens after tool responses, the question gets more

@@ -60,8 +60,8 @@ class PrioritizedDraws:
         """The number of the question of a place that was drawn."""
         return self._drawn[place]
 
-    def passed(self, place: int, tree: QuestionTree | None) -> bool:
-        """Notes the outcome of a place, None if its question could not be sampled; returns whether it asked again."""
+    def ended(self, place: int, tree: QuestionTree | None) -> bool:
+        """Notes a place's outcome, None if its question was given up; returns whether it was an earlier question."""
         number = self._drawn.pop(place)
         if not self.share or tree is None or (rate := pass_rate(tree)) is None:
             return False

@@ -42,10 +42,6 @@ class LeafWork:
         self._of_path = self.path_tokens + self.path_tokens * (self.path_tokens + 1) / 2 / pairs_per_token
         self._up_to = np.cumsum(1 + (packed.position_ids + 1) / pairs_per_token)[self.tips]
 
-    def tokens(self, part: Part) -> int:
-        """The number of tokens of a part."""
-        return int(self.path_tokens[part.first] + self.tips[part.last - 1] - self.tips[part.first])
-
     def work(self, part: Part) -> float:
         """The work of a part."""
         return float(self._of_path[part.first] + self._up_to[part.last - 1] - self._up_to[part.first])

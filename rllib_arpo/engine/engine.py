@@ -175,13 +175,14 @@ class Engine(Protocol):
     def sleep(self, level: int) -> None:
         """Frees the GPU's memory, the prefix cache included, for other users. A sleeping engine can only wake up.
 
+        Requests that still run are cancelled: their questions have ended, and the next step would have dropped them.
         `weight_version` becomes `NO_WEIGHTS`, so the next push of weights does not skip this engine, and wakes it.
 
         Args:
             level: 1 keeps the weights in the CPU's memory, 2 drops them.
 
         Raises:
-            RuntimeError: requests are running, or the engine was not built with `can_sleep`.
+            RuntimeError: the engine was not built with `can_sleep`.
         """
 
     def wake_up(self) -> None:

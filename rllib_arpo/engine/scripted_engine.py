@@ -163,8 +163,8 @@ class ScriptedEngine:
     def sleep(self, level: int) -> None:
         if not self._can_sleep:
             raise RuntimeError("The engine was not built to sleep: set sleep_level.")
-        if self._running:
-            raise RuntimeError(f"The engine cannot sleep while {len(self._running)} requests are running.")
+        for request_id in [*self._running]:
+            self.cancel(request_id)
         self.sleeps.append(level)
         self.asleep = True
         self._cache = {}

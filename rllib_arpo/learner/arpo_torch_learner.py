@@ -283,8 +283,8 @@ class ARPOTorchLearner(TorchLearner):
 
     def _update_minibatch(self, minibatch: Minibatch, pieces: list[Piece], columns: dict[str, Any]) -> float:
         """Makes one optimizer step; returns the norm of the gradient before clipping."""
-        trees: list[LeafAdvantages] = columns[LEAF_ADVANTAGES]
-        question_ids = [trees[question].tree.question_id for question in minibatch.questions]
+        computed: list[LeafAdvantages] = columns[LEAF_ADVANTAGES]
+        question_ids = [computed[question].tree.question_id for question in minibatch.questions]
         self._zero_gradients()
         constants = {
             DENOMINATOR: minibatch.denominator,
@@ -299,7 +299,7 @@ class ARPOTorchLearner(TorchLearner):
         failed = {
             p.question for group, loss in zip(passes, losses, strict=True) if not math.isfinite(loss) for p in group
         }
-        of_learners = gather_names([trees[q].tree.question_id for q in sorted(failed)], self.distributed)
+        of_learners = gather_names([computed[q].tree.question_id for q in sorted(failed)], self.distributed)
         if failed_ids := list(dict.fromkeys(of_learners)):
             message = f"The loss is not finite in the pass of the questions {failed_ids}."
             raise NonFiniteLossError(message, failed_ids)
@@ -312,7 +312,7 @@ class ARPOTorchLearner(TorchLearner):
         self._zero_gradients()
         if self._rank == 0:
             self._totals.add(Total.QUESTIONS_TRAINED, len(question_ids))
-            self._log_steps_trained(sum(len(trees[question].layout.nodes) for question in minibatch.questions))
+            self._log_steps_trained(sum(len(computed[question].layout.nodes) for question in minibatch.questions))
         return norm
 
     @staticmethod

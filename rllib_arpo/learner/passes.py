@@ -142,7 +142,7 @@ def subtract_kl_to_go(batch: dict[str, Any], kl: Tensor, kl_coeff: float) -> dic
     advantage of token t is the normalised return `r - kl_coeff * sum of kl from t on`. The paper takes the mean and the
     standard deviation over the returns of all tokens of the batch; this function takes them over the rewards `r` alone
     and divides the KL by the same deviation. So reward and penalty keep the proportion that `kl_coeff` sets, and the
-    deviation is known before the first forward pass. An update of a single step does not know the KL by then.
+    deviation is known before the first forward pass. In an update of a single step, the KL is known only after it.
 
     Args:
         batch: the columns of a pass in which each loss token belongs to one leaf (hence `a_pos + a_neg = W A`), and

@@ -123,7 +123,7 @@ TRAINING = {
     ),
     "leaf_weighting": _option(
         "uniform",
-        'how trajectories count. "uniform"; "branch": unbiased if each response decides about its own fork alone.',
+        'how trajectories count. "uniform"; "branch": unbiased if a fork depends only on its response.',
         name_in(LEAF_WEIGHTINGS),
         _one_leaf("leaf_weighting", "branch", "uniform"),
     ),
@@ -176,7 +176,7 @@ TRAINING = {
     "entropy_coeff": _option(0.0, "coefficient of the entropy bonus.", NOT_NEGATIVE),
     "importance_cap": _option(
         2.0,
-        "maximum weight that corrects a token for the gap between engine and learner; None: off.",
+        "upper limit of a token's weight, which corrects for the gap between engine and learner; None: off.",
         optional(POSITIVE),
     ),
     "gradient_checkpointing": _option(

@@ -54,7 +54,7 @@ class Agent:
             count += 1
         return count
 
-    def finished(self) -> Trajectory:
+    def trajectory(self) -> Trajectory:
         stop = self.stop
         assert stop is not None
         assert stop.stop_reason is not None

@@ -15,7 +15,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.env.env_runner_group import EnvRunnerGroup
 
 from rllib_arpo.envs.errors import DataError
-from rllib_arpo.faults import ANSWER_TIMEOUT_S, Failure, end_env_runner, restart_env_runner
+from rllib_arpo.faults import ANSWER_TIMEOUT_S, CONSTRUCTION_TIMEOUT_S, Failure, end_env_runner, restart_env_runner
 from rllib_arpo.rollout.messages import Purpose, QuestionRef, RunnerAnswer, SampledQuestion, SamplingConditions
 
 logger = logging.getLogger("rllib_arpo")
@@ -183,7 +183,9 @@ class QuestionDispatcher:
             DataError: the environments of this purpose cannot be made.
         """
         found = self._group.foreach_env_runner(
-            lambda runner: runner.num_questions(purpose), local_env_runner=self._is_local()
+            lambda runner: runner.num_questions(purpose),
+            local_env_runner=self._is_local(),
+            timeout_seconds=CONSTRUCTION_TIMEOUT_S,
         )
         for failure in found:
             if isinstance(failure, Failure):
@@ -194,13 +196,16 @@ class QuestionDispatcher:
         """Makes the engines free their memory on a GPU that they share with the learner; the next weights wake them.
 
         Raises:
-            RuntimeError: an engine cannot sleep.
+            RuntimeError: an engine cannot sleep, or an env runner does not answer. The learner would lack the memory.
         """
         errors = self._group.foreach_env_runner(
             lambda runner: runner.sleep(level), local_env_runner=self._is_local(), timeout_seconds=SLEEP_TIMEOUT_S
         )
         if found := [error for error in errors if error is not None]:
             raise RuntimeError(" ".join(error.message for error in found))
+        # RLlib leaves out the answers of those that died, which have freed their memory, and of those that hang.
+        if not self._is_local() and (silent := len(self._group.healthy_env_runner_ids()) - len(errors)) > 0:
+            raise RuntimeError(f"{silent} env runners have not freed their GPUs within {SLEEP_TIMEOUT_S:g} s.")
 
     def take_missing(self) -> dict[QuestionRef, str]:
         """The questions that `collect` left out, and why each was given up."""

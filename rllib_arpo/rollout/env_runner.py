@@ -355,14 +355,17 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         return self._attempt("cannot sleep", [("sleep", level)])
 
     def _attempt(self, failure: str, calls: Sequence[tuple[Any, ...]]) -> Failure | None:
-        """Calls methods of the engine in turn; logs an error here, and returns it to the driver as one sentence."""
+        """Calls methods of the engine in turn; logs an error here, and returns it to the driver as one sentence.
+
+        A new engine may do better, unless it is a ValueError: the arguments are wrong.
+        """
         try:
             for method, *args in calls:
                 self._call_engine(method, *args)
         except Exception as error:
             logger.exception("Env runner %s %s.", self.worker_index, failure)
             message = f"Env runner {self.worker_index} {failure}: {type(error).__name__}: {error}"
-            return Failure(message, retry=True)
+            return Failure(message, retry=not isinstance(error, ValueError))
         return None
 
     def weight_version(self) -> int:

@@ -62,8 +62,8 @@ class TreeEpisode(MultiAgentEpisode):
         Users may change rewards and tokens, and drop trajectories from which no other one descends.
 
         Raises:
-            ContractError: a reward is not a finite number, no trajectory is left, or one has lost its parent, or has
-                other turns than were sampled.
+            ContractError: a reward is not a finite number, no trajectory is left, or one has lost its parent or has
+                other turns than were sampled, or the tokens of a turn and their figures differ in number.
         """
         if not self._is_view_made:
             return
@@ -100,6 +100,12 @@ class TreeEpisode(MultiAgentEpisode):
             )
             for i, turn in enumerate(trajectory.turns)
         )
+        for turn in turns:
+            if not len(turn.token_ids) == len(turn.log_probs) == len(turn.weight_versions):
+                raise ContractError(
+                    f"{who} left trajectory {trajectory.agent_id!r} of question {self.id_!r} with unequally many "
+                    "tokens, log-probs and weight versions."
+                )
         return replace(trajectory, turns=turns)
 
     def _make_view(self) -> None:

@@ -62,24 +62,24 @@ def at_random(candidates: Sequence[ForkCandidate], rng: np.random.Generator) -> 
     return [tree[i] for i in range(rounds) for tree in shuffled if i < len(tree)]
 
 
-#: Whether a candidate's decision is due: `(candidate, all that wait, live trajectory -> passed turn) -> bool`.
+#: Whether a candidate's decision is due: `(candidate, all that wait, live trajectory -> examined turn) -> bool`.
 Due = Callable[[ForkCandidate, Sequence[ForkCandidate], Mapping[str, int]], bool]
 
 
-def at_once(candidate: ForkCandidate, waiting: Sequence[ForkCandidate], passed: Mapping[str, int]) -> bool:
+def at_once(candidate: ForkCandidate, waiting: Sequence[ForkCandidate], examined: Mapping[str, int]) -> bool:
     """Every node is decided the moment its entropies are known."""
     return True
 
 
-def turn_by_turn(candidate: ForkCandidate, waiting: Sequence[ForkCandidate], passed: Mapping[str, int]) -> bool:
-    """The nodes of a turn are decided together, when all live trajectories of the question have passed that turn."""
+def turn_by_turn(candidate: ForkCandidate, waiting: Sequence[ForkCandidate], examined: Mapping[str, int]) -> bool:
+    """The nodes of a turn are decided together, when all live trajectories of the question are past that turn."""
     first = min(other.num_turns for other in waiting)
-    return candidate.num_turns == first and all(turns >= first for turns in passed.values())
+    return candidate.num_turns == first and all(turns >= first for turns in examined.values())
 
 
-def over_tree(candidate: ForkCandidate, waiting: Sequence[ForkCandidate], passed: Mapping[str, int]) -> bool:
+def over_tree(candidate: ForkCandidate, waiting: Sequence[ForkCandidate], examined: Mapping[str, int]) -> bool:
     """All nodes are decided together, when all trajectories have ended; the children's nodes come after these."""
-    return not passed
+    return not examined
 
 
 class ForkSchedule:
@@ -89,26 +89,26 @@ class ForkSchedule:
         self._is_due, self._order = is_due, order
         #: Whether a candidate may be decided later than in the engine step in which it is added.
         self.defers = is_due is not at_once
-        #: Live trajectory -> the last turn of its path for which no decision has to wait.
-        self._passed: dict[str, int] = {}
+        #: Live trajectory -> the last turn of its path whose node is known: a candidate, or none.
+        self._examined: dict[str, int] = {}
         self._candidates: list[ForkCandidate] = []
 
-    def passed(self, agent_id: str, num_turns: int) -> None:
-        """Notes that no node of this trajectory down to depth `num_turns` still awaits a decision.
+    def examined(self, agent_id: str, num_turns: int) -> None:
+        """Notes that the sampler has examined every node of this path down to depth `num_turns`.
 
         The trajectory begins there, or the node's entropies are known.
         """
-        self._passed[agent_id] = num_turns
+        self._examined[agent_id] = num_turns
 
     def ended(self, agent_id: str) -> None:
-        del self._passed[agent_id]
+        del self._examined[agent_id]
 
     def add(self, candidate: ForkCandidate) -> None:
         self._candidates.append(candidate)
 
     def due(self) -> list[ForkCandidate]:
         """Removes and returns the candidates whose decision is due, in order."""
-        marked = [(one, self._is_due(one, self._candidates, self._passed)) for one in self._candidates]
+        marked = [(one, self._is_due(one, self._candidates, self._examined)) for one in self._candidates]
         self._candidates = [candidate for candidate, is_due in marked if not is_due]
         return self._order([candidate for candidate, is_due in marked if is_due])
 

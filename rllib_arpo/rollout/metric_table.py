@@ -130,7 +130,7 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
     Metric("episode_len_mean", _LENGTH, each(lambda t: [longest_path(t)])),
     Metric("episode_len_min", _LENGTH, each(lambda t: [longest_path(t)], min)),
     Metric("episode_len_max", _LENGTH, each(lambda t: [longest_path(t)], max)),
-    Metric("response_tokens_mean", "generated tokens of a whole path", each(all_path_tokens)),
+    Metric("generated_tokens_per_trajectory", "generated tokens of a whole path", each(all_path_tokens)),
     Metric("tool_calls_per_trajectory", "calls of a whole path", each(path_tool_calls), console=("tools", "3.1f")),
     Metric(
         "entropy/initial",

@@ -127,7 +127,7 @@ class QuestionStream:
             # A question that is given up now has no sample that is new enough.
             sampled = [fresh.get(s.ref, s) for s in sampled if s.ref in fresh or s.ref not in too_old]
         trees = {s.ref: s.tree for s in sampled}
-        self._num_prioritized += sum(self.draws.passed(ref.number, trees.get(ref)) for ref in refs)
+        self._num_prioritized += sum(self.draws.ended(ref.number, trees.get(ref)) for ref in refs)
         self.next_number += num_questions
         return sampled
 

@@ -13,7 +13,7 @@ def request_seed(seed: int, question: int, agent_id: str, turn: int) -> int:
 
     Args:
         seed: the run's, >= 0.
-        question: the question's number in its task.
+        question: the question's place in the order in which questions are asked.
         agent_id: "0", "1.0", ...; the path of forks that leads to the trajectory.
         turn: the index of the turn on the trajectory's whole path.
     """

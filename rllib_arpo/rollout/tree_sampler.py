@@ -18,7 +18,7 @@ from rllib_arpo.core.branching import (
     branch_probability,
     decides_by_p,
     num_forks,
-    num_initial_rollouts,
+    monitored_rollouts,
 )
 from rllib_arpo.core.entropy import entropy_delta, entropy_level, running_delta
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, TurnTimes, fork_path
@@ -106,7 +106,7 @@ class TreeSampler:
     def _sampled(self, question_id: str) -> SampledQuestion:
         """The trajectories come in logical order, since the order in which forks begin depends on the timing."""
         agents = sorted(self._agents.values(), key=lambda agent: fork_path(agent.agent_id))
-        tree = QuestionTree(question_id, self._prompt, tuple(agent.finished() for agent in agents))
+        tree = QuestionTree(question_id, self._prompt, tuple(agent.trajectory() for agent in agents))
         return SampledQuestion(
             ref=self._ref,
             episode=TreeEpisode(tree),
@@ -129,7 +129,7 @@ class TreeSampler:
 
     async def _top_up(self) -> None:
         """[5] adds trajectories from the prompt until there are M."""
-        await self._run_all(self._added_roots(self._num_missing(), topped_up=True))
+        await self._run_all(self._add_roots(self._num_missing(), topped_up=True))
 
     def _num_missing(self) -> int:
         """How many of the M trajectories do not exist yet."""
@@ -157,7 +157,7 @@ class TreeSampler:
 
     def _add(self, agent: Agent) -> Agent:
         self._agents[agent.agent_id] = agent
-        self._schedule.passed(agent.agent_id, agent.num_inherited_turns)
+        self._schedule.examined(agent.agent_id, agent.num_inherited_turns)
         return agent
 
     def _name(self) -> str:
@@ -169,7 +169,7 @@ class TreeSampler:
             for trajectory in trajectories:
                 self._group.create_task(trajectory)
 
-    def _added_roots(self, number: int, *, topped_up: bool = False) -> list[Coroutine[Any, Any, None]]:
+    def _add_roots(self, number: int, *, topped_up: bool = False) -> list[Coroutine[Any, Any, None]]:
         """Makes trajectories from the prompt; [5] top-ups use up the budget that forks left, so they never fork."""
         names = [str(self._num_roots + i) for i in range(number)]
         self._num_roots += number
@@ -291,7 +291,7 @@ class TreeSampler:
         elif agent.parent is None:
             agent.initial_entropies = entropies
             if len(self._agents) == 1 and self._settings.monitors_entropy:
-                for trajectory in self._added_roots(self._monitored_roots(entropies) - 1):
+                for trajectory in self._add_roots(self._monitored_roots(entropies) - 1):
                     self._group.create_task(trajectory)
 
     def _examine(self, agent: Agent, num_path_turns: int, entropies: np.ndarray) -> None:
@@ -302,7 +302,7 @@ class TreeSampler:
         agent.decisions[num_path_turns] = ForkDecision(level, delta)
         if self._num_missing() and self._may_fork:
             self._schedule.add(self._candidate(agent, num_path_turns, delta))
-        self._schedule.passed(agent.agent_id, num_path_turns)
+        self._schedule.examined(agent.agent_id, num_path_turns)
         self._decide_due()
 
     def _delta(self, entropies: np.ndarray, tool: str, initial: np.ndarray) -> float:
@@ -319,7 +319,7 @@ class TreeSampler:
         assert after_tool is not None  # `monitors_entropy` ensures it.
         assert sensitivity is not None
         excess = _finite_entropy(running_delta(entropies, after_tool, *self._units))
-        return num_initial_rollouts(excess, settings.num_rollouts, sensitivity)
+        return monitored_rollouts(excess, settings.num_rollouts, sensitivity)
 
     def _candidate(self, agent: Agent, num_path_turns: int, delta: float) -> ForkCandidate:
         if not self._schedule.defers:

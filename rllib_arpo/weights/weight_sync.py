@@ -180,7 +180,7 @@ class _VLLMTransfer(WeightSync):
         restart_failed(manager, runners, answers)
         groups = {runner: answers[runner] for runner in runners if isinstance(answers.get(runner), str)}
         if not groups:
-            raise WeightSyncError(f"weight_sync={self.backend!r}: no env runner is left to take the weights.")
+            return answers
         engines = {manager.actors()[runner]: group for runner, group in groups.items()}
         transfer = partial(_transfer, backend=self.backend, casts=self.casts, engines=engines, timeout_s=timeout_s)
         loaded = self._on_first_learner(transfer, timeout_s=limit)

@@ -15,7 +15,7 @@ from rllib_arpo.core.branching import (
     branch_probability,
     children_per_fork,
     num_forks,
-    num_initial_rollouts,
+    monitored_rollouts,
     threshold_of,
 )
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, TOP_K, entropy_delta, top_k_entropy
@@ -159,7 +159,7 @@ def test_a_rise_that_equals_the_wanted_one_does_not_exceed_an_automatic_threshol
 
 def test_pre_monitoring_by_hand():
     # sigma(0) = 1/2; sigma(2) = 0.8808: 16 * 0.8808 = 14.09; sigma(-2) = 0.1192: 1.907; sigma(-9) of 16: 0.002 -> 1.
-    assert [num_initial_rollouts(d, 16, 2.0) for d in (0.0, 1.0, -1.0, -4.5, 4.5)] == [8, 14, 2, 1, 16]
+    assert [monitored_rollouts(d, 16, 2.0) for d in (0.0, 1.0, -1.0, -4.5, 4.5)] == [8, 14, 2, 1, 16]
     # Halves go up: 5 * 1/2 = 2.5.
-    assert num_initial_rollouts(0.0, 5, 1.0) == 3
-    assert [num_initial_rollouts(d, 4, 1.0) for d in (-1e9, 1e9)] == [1, 4]
+    assert monitored_rollouts(0.0, 5, 1.0) == 3
+    assert [monitored_rollouts(d, 4, 1.0) for d in (-1e9, 1e9)] == [1, 4]

@@ -42,7 +42,7 @@ def begun(share: float) -> PrioritizedDraws:
     """After a first batch of five new questions, which were right at 1, 1/4, 1/2, 3/4 and 0."""
     draws = PrioritizedDraws(share)
     assert drawn(draws, range(5)) == [0, 1, 2, 3, 4]
-    assert [draws.passed(number, tree(number, *rates)) for number, rates in RATES.items()] == [False] * 5
+    assert [draws.ended(number, tree(number, *rates)) for number, rates in RATES.items()] == [False] * 5
     return draws
 
 
@@ -59,8 +59,8 @@ def test_the_last_group_counts_and_questions_in_flight_are_not_asked_twice():
     draws = begun(0.5)
     assert drawn(draws, range(5, 7)) == [2, 5]
     assert drawn(draws, range(7, 9)) == [1, 6]
-    assert draws.passed(5, tree(2, 1.0, 1.0, 1.0, 1.0)) and not draws.passed(6, tree(5, 1.0, 0.0))
-    assert not draws.passed(7, None)  # It could not be sampled: its earlier pass rate stays.
+    assert draws.ended(5, tree(2, 1.0, 1.0, 1.0, 1.0)) and not draws.ended(6, tree(5, 1.0, 0.0))
+    assert not draws.ended(7, None)  # It could not be sampled: its earlier pass rate stays.
     assert drawn(draws, range(9, 13)) == [5, 1, 7, 8]
 
 
@@ -68,7 +68,7 @@ def test_a_question_that_comes_back_in_another_epoch_is_the_same_one():
     """The environment's id tells it: under its old number it is not asked again for what it was."""
     draws = begun(0.5)
     assert drawn(draws, range(5, 7)) == [2, 5]
-    assert not draws.passed(6, tree(2, 1.0, 1.0))
+    assert not draws.ended(6, tree(2, 1.0, 1.0))
     assert drawn(draws, range(7, 9)) == [1, 6]
 
 
@@ -92,7 +92,7 @@ def test_a_resumed_run_draws_the_same():
     resumed.set_state(json.loads(json.dumps(draws.get_state())))
     for one in (draws, resumed):
         assert [one.question_at(place) for place in range(5, 9)] == [2, 1, 5, 6]
-        one.passed(5, tree(2, 0.0))
+        one.ended(5, tree(2, 0.0))
         one.draw(range(5, 11))  # Those in flight keep theirs.
     assert [resumed.question_at(place) for place in range(6, 11)] == [
         draws.question_at(place) for place in range(6, 11)

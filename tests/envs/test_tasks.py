@@ -8,6 +8,7 @@ def test_a_number_names_one_question_and_the_test_split_repeats_itself():
     assert [ArithmeticTask(seed=5).question(n) for n in reversed(range(30))] == questions[::-1]
     assert [ArithmeticTask(seed=6).question(n) for n in range(30)] != questions
     test = ArithmeticTask(split="test")
+    assert test.question(0) == ArithmeticTask(split="test", seed=6).question(0)
     assert [test.question(n) for n in range(64, 128)] == [test.question(n) for n in range(64)]
 
 

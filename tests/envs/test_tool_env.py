@@ -123,6 +123,15 @@ def test_how_a_turn_ends_a_trajectory(begun, turn, limit, text, reward, reason, 
             turn(env, "0", "")
 
 
+@pytest.mark.parametrize("limit", [42, 43])
+def test_a_call_counts_whether_or_not_its_response_leaves_room(begun, turn, limit):
+    env = begun(tools=NOTEBOOK, max_response_tokens=limit, reward=lambda path: float(path.num_tool_calls))
+    _, reward, info, done = turn(env, "0", "<note> abc </note>")
+    if not done:
+        _, reward, info, done = turn(env, "0", "x")
+    assert (reward, info.stop_reason) == (1.0, StopReason.TOKEN_LIMIT)
+
+
 @pytest.mark.parametrize(
     ("limits", "texts", "reason"),
     [

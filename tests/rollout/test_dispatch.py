@@ -336,3 +336,24 @@ def test_dropped_questions_can_be_asked_again(make_group):
     assert group.calls == ["drop_questions"]
     assert sample(dispatcher, range(1, 3)) == [1, 2]
     assert group.asked == [(1, [0, 1]), (1, [1, 2])]
+
+
+@pytest.mark.parametrize(
+    ("answers", "sentence"),
+    [
+        ([None, None], None),
+        ([None], "1 env runners have not freed their GPUs within 600 s."),
+        (
+            [None, Failure("Env runner 2 cannot sleep: it has no GPU.", retry=True)],
+            "Env runner 2 cannot sleep: it has no GPU.",
+        ),
+    ],
+)
+def test_no_update_begins_while_an_engine_has_its_gpu(make_group, monkeypatch, answers, sentence):
+    group, dispatcher = make_group({1: [], 2: []})
+    monkeypatch.setattr(group, "foreach_env_runner", lambda *_args, **_kwargs: answers)
+    if sentence is None:
+        return dispatcher.sleep(1)
+    with pytest.raises(RuntimeError) as raised:
+        dispatcher.sleep(1)
+    assert str(raised.value) == sentence

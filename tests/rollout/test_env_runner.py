@@ -95,3 +95,19 @@ def test_a_name_of_arpos_is_refused(purpose, key):
     sentence = f"^A callback, on_sample_end, logs under '{name}', a name of ARPO's own metrics: choose another name.$"
     with pytest.raises(ContractError, match=sentence):
         on_sample_end(log, purpose)
+
+
+@pytest.mark.parametrize(("error", "retry"), [(ValueError("unknown weight w"), False), (RuntimeError("lost"), True)])
+def test_an_engine_that_refuses_weights_is_not_restarted(error, retry):
+    def refuse(_runner, method, *_args):
+        if method == "check_weights":
+            raise error
+
+    runner = SimpleNamespace(worker_index=2)
+    runner._attempt = ARPOEnvRunner._attempt.__get__(runner)
+    runner._call_engine = refuse.__get__(runner)
+    failure = ARPOEnvRunner.begin_transfer(runner, {"w": (2,)})
+    assert (failure.retry, failure.message) == (
+        retry,
+        f"Env runner 2 cannot take weights: {type(error).__name__}: {error}",
+    )

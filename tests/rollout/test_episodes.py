@@ -107,12 +107,17 @@ def spoil(agents):
     agents["1"].rewards[0] = None
 
 
+def shorten(agents):
+    agents["1"].actions[0] = agents["1"].actions[0][:-1]
+
+
 @pytest.mark.parametrize(("change", "sentence"), [
     (dict.clear, "Mine left question 'q' without a trajectory."),
     (lambda agents: agents.pop("0"), "Mine dropped trajectory '0' of question 'q', from which '0.0' descends."),
     (cut, "Mine left trajectory '0' of question 'q' with other turns than were sampled."),
     (add, "Mine left trajectory '7' of question 'q' with other turns than were sampled."),
     (spoil, "Mine left a reward of question 'q', trajectory 1, that must be a finite number, not None."),
+    (shorten, "Mine left trajectory '1' of question 'q' with unequally many tokens, log-probs and weight versions."),
 ])  # fmt: skip
 def test_changes_that_do_not_fit_are_refused(change, sentence):
     episode = TreeEpisode(FORKED)

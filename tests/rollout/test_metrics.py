@@ -81,7 +81,7 @@ EXPECTED = {
     "episode_return_mean": (1.1 + 0.0 - 1.0 - 1.0 + 0.0) / 5,
     "accuracy": 1 / 5,
     "format_valid": 2 / 5,
-    "response_tokens_mean": (7 + 11 + 1 + 4 + 0) / 5,
+    "generated_tokens_per_trajectory": (7 + 11 + 1 + 4 + 0) / 5,
     "tool_calls_per_trajectory": (1 + 2 + 0 + 2 + 0) / 5,
     "pass_at_k": 0.5,
     "tool_calls_executed": 4,

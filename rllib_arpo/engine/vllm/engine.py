@@ -252,8 +252,8 @@ class VLLMEngine:
             # On a CPU vLLM would pause the engine for good and free nothing.
             raise RuntimeError("The engine was not built to sleep: set sleep_level.")
         self._finish_step()
-        if self._running:
-            raise RuntimeError(f"The engine cannot sleep while {len(self._running)} requests are running.")
+        for request_id in [*self._running]:
+            self.cancel(request_id)
         if not self._llm.is_sleeping():
             self._llm.sleep(level)
             self.weight_version = NO_WEIGHTS

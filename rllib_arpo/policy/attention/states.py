@@ -61,7 +61,12 @@ class StatePlan:
 
     @classmethod
     def plan(cls, ends: np.ndarray, reach: int, device: torch.device) -> StatePlan:
-        """Args: `ends`: [T] int64; token t precedes s on a path iff t <= s < ends[t]. `reach`: of the convolution."""
+        """Prepares the tables of a packed tree.
+
+        Args:
+            ends: [T] int64; token t precedes s on a path iff t <= s < ends[t].
+            reach: how many earlier tokens the convolution reads.
+        """
         levels: list[list[tuple[int, int, int]]] = []  # Of each chain: its tokens, and the row of its parent.
         rows: dict[int, int] = {}  # The first token of a chain -> its row in its level.
         inputs: list[int] = []

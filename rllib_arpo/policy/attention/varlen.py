@@ -208,7 +208,7 @@ def _flash_call(
     causal: bool = True,
     window: int | None = None,
 ) -> FlashCall:
-    """Args: `sizes`: of each sequence, its numbers of queries and of keys."""
+    """`sizes` are the numbers of queries and of keys of each sequence."""
     lengths = np.array(sizes, np.int32)
     offsets = np.concatenate([np.zeros((1, 2), np.int32), lengths.cumsum(axis=0, dtype=np.int32)])
     max_queries, max_keys = lengths.max(axis=0).tolist()
