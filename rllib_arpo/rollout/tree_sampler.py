@@ -17,8 +17,8 @@ from rllib_arpo.core.branching import (
     NodeEvidence,
     branch_probability,
     decides_by_p,
-    num_forks,
     monitored_rollouts,
+    num_forks,
 )
 from rllib_arpo.core.entropy import entropy_delta, entropy_level, running_delta
 from rllib_arpo.core.tree import ForkDecision, QuestionTree, StopReason, TurnTimes, fork_path

@@ -14,8 +14,8 @@ from rllib_arpo.core.branching import (
     NodeEvidence,
     branch_probability,
     children_per_fork,
-    num_forks,
     monitored_rollouts,
+    num_forks,
     threshold_of,
 )
 from rllib_arpo.core.entropy import ENTROPY_NORMALIZATIONS, TOP_K, entropy_delta, top_k_entropy
