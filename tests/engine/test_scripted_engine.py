@@ -3,10 +3,41 @@
 import numpy as np
 import pytest
 
-from rllib_arpo.engine.engine import NO_WEIGHTS, EngineConfig, GenerationRequest
-from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine
+from rllib_arpo.engine.engine import NO_WEIGHTS, EngineConfig, EntropyReady, GenerationRequest
+from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedEngine, ScriptedReply
 from tests.engine.conftest import run
-from tests.helpers.scripts import scripted_engine
+from tests.helpers.scripts import in_turn, scripted_engine
+
+
+def summary(events) -> list[tuple]:
+    return [
+        (event.request_id, "entropies", event.entropies.tolist())
+        if isinstance(event, EntropyReady)
+        else (event.request_id, event.finish_reason, event.token_ids.tolist())
+        for event in events
+    ]
+
+
+def test_one_token_a_step_and_events_in_their_steps():
+    replies = in_turn(
+        [
+            ScriptedReply([5, 6, 7], entropies=[0.5, 1.5, 2.5]),
+            ScriptedReply([8], delay=1),
+            ScriptedReply([9, 9], fail_after=1),
+            ScriptedReply([1, 2, 3, 4], finish_reason="length"),
+        ]
+    )
+    engine = scripted_engine(replies)
+    for name, window in (("a", 2), ("b", 2), ("c", 1), ("d", 4)):
+        engine.submit(GenerationRequest(name, [1], max_tokens=4, entropy_window=window))
+    assert [summary(engine.step()) for _ in range(4)] == [
+        [("c", "error", [9])],
+        [("a", "entropies", [0.5, 1.5]), ("b", "stop", [8])],
+        [("a", "stop", [5, 6, 7])],
+        [("d", "entropies", [1.0, 1.0, 1.0, 1.0]), ("d", "length", [1, 2, 3, 4])],
+    ]
+    assert not engine.has_unfinished()
+    assert [request.request_id for request in engine.submitted] == ["a", "b", "c", "d"]
 
 
 def test_the_random_policy_reports_its_own_distribution():

@@ -100,7 +100,7 @@ class ReadingTool(OddTool):
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        (ValueError("no number\n"), "odd cannot read its argument: no number."),
+        (ValueError("\n\n no number.\nIn line 3\n"), "odd cannot read its argument: no number."),
         (RecursionError(), "odd cannot read its argument: RecursionError."),
         (BrokenToolError("No."), "odd cannot read its argument: No."),
         (ToolError("A city, please."), "A city, please."),

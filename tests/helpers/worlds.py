@@ -116,7 +116,8 @@ class Drifting(Replayed):
 
 async def counting(chat, row):
     """The same as a program."""
-    total, told = row["seed"], f"begin at {row['seed']}"
+    total = row.pop("seed")  # The row is the program's own, in each fork.
+    told = f"begin at {total}"
     while True:
         said = await chat(told)
         total += 0 if said == "no" else int(said)
