@@ -91,7 +91,7 @@ async def _answer(state: dict[str, int], kind: str, data: dict[str, Any]) -> dic
     if data.get("type") == "list_tools":
         return _observed({"tools": [ADD]})
     if data.get("type") == "call_tool":
-        state["total"] += data["arguments"]["number"]
+        state["total"] += data["arguments"]["number"] if data["tool_name"] == ADD["name"] else 0
         content = [{"type": "text", "text": str(state["total"])}]
         return _observed({"tool_name": "add", "result": {"content": content, "is_error": False}, "error": None})
     said = data.get("message")
