@@ -34,7 +34,7 @@ class OptionMethods(AlgorithmConfig):
     """Sets options; it never validates them, since a value may be a search space of Tune."""
 
     def _set_provided(self, method: str, values: dict[str, Any]) -> Self:
-        for name in METHODS[method].options & values.keys():
+        for name in METHODS[method].options.keys() & values.keys():
             if values[name] is not NotProvided:
                 setattr(self, name, values[name])
         return self
