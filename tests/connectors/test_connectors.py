@@ -58,10 +58,6 @@ def test_from_episodes_to_packed_trees():
     # mean 2/3, std sqrt(1/3) + 1e-6: 1/3 / 0.5773513 = 0.577349 and -2/3 / 0.5773513 = -1.154699.
     ({}, [1.0, 0.0, 1.0], [0.577349, -1.154699, 0.577349], 1.0),
     ({"normalize_std": False}, [1.0, 0.0, 1.0], [1 / 3, -2 / 3, 1 / 3], 1.0),
-    # The same, and within the tree of "0": 0.5 / (sqrt(0.5) + 1e-6) = 0.707106.
-    ({"baseline": "tree"}, [1.0, 0.0, 1.0], [1.284455, -1.861805, 0.577349], 1.0),
-    # At the leaf's last node: the same, and 1 and 0 of mean 1/2 behind the tool's response; "2" has read the prompt.
-    ({"baseline": "same_state", "normalize_std": False}, [1.0, 0.0, 1.0], [5 / 6, -7 / 6, 2 / 3], 1.0),
     ({"baseline": "batch"}, [1.0, 0.0, 1.0], [0.25, -0.25, 0.25], 2.0),
     # The paths are 4, 6 and 1 tokens long, one of them from the tool; the slope goes from 3 to 7.
     ({"overlong_buffer_tokens": 4, "max_response_tokens": 7, "normalize_std": False}, [0.75, -0.75, 1.0],

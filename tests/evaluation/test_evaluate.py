@@ -51,6 +51,7 @@ def no_engine(monkeypatch):
     ("arithmetic", ["--seed", "-1"], "seed=-1: must be an integer from 0 to 2**32 - 1."),
     ("arithmetic", ["--max-context-tokens", "50"], "leaves no room for a response within"),
     ("arithmetic", ["--model", "/nowhere/model"], "'/nowhere/model': no such folder"),
+    ("arithmetic", ["--model", "/"], "/ is neither a Hugging Face model (it has no config.json) nor a checkpoint"),
     ("", [], "There is no task: name one with --tasks or --suite."),
     ("", ["--suite", "maths"], "Unknown suite 'maths': did you mean 'math'?"),
     ("arithmetic", ["--entropies", "--repetition-penalty", "1.1"], "repetition_penalty=1.1: the engine cannot"),
@@ -62,12 +63,6 @@ def test_what_is_wrong_is_said_before_an_engine_starts(arguments, no_engine, cap
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("error: ")
     assert message in error
-
-
-def test_a_folder_that_is_no_model_is_refused(arguments, no_engine, capsys, tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert run_command("evaluate", [*arguments(model=str(tmp_path / "empty"))]) == 2
-    assert "empty is neither a Hugging Face model (it has no config.json) nor a checkpoint" in capsys.readouterr().err
 
 
 def test_what_an_engine_refuses_is_one_sentence(arguments, capsys):

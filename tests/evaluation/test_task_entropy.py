@@ -63,9 +63,3 @@ def test_the_results_of_a_task():
     }
     assert plain["curves"]["round 2"] == {"mean": [0.5], "half_width": [None], "questions": [1], "turns": [1]}
     assert [table.row_count for table in entropy_tables(found)] == [5, 2]
-
-
-def test_a_task_without_nodes():
-    found = task_entropy("squares", table(("a", "0", 0, None, [1.0], None)), PARAMS)
-    assert (found.counts["nodes"], found.rises, list(found.curves), entropy_tables(found)) == (0, {}, ["start"], [])
-    assert {rule["value"] for rule in as_json(found)["rules"].values()} == {None}
