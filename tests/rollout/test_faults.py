@@ -45,7 +45,7 @@ def test_an_engine_that_dies_in_mid_tree_ends_the_loop_at_once(kind):
 def test_requests_that_a_deadline_cuts_off_leave_the_engine_while_the_loop_goes_on():
     """Nothing else is generated, so that no later request makes the engine's loop look."""
     never = scripted_engine(lambda *_: ScriptedReply([7, ANSWER], delay=10**9), vocab_size=VOCAB_SIZE)
-    limited = settings(num_rollouts=2, num_initial_rollouts=2, question_deadline_s=0.2)
+    limited = settings(num_rollouts=2, num_initial_rollouts=2, question_deadline_s=1.0)
     with ThreadPoolExecutor(1) as thread, QuestionLoop(never, thread) as loop:
         loop.submit([QuestionRef(0)], [ScriptedEnv()], limited)
         [question] = loop.take()
@@ -146,7 +146,7 @@ def test_a_slow_reset_stops_no_other_question_and_each_question_is_closed_once(c
     envs = [ScriptedEnv({"hooks": hooks}) for _ in range(5)]
     with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
         loop.submit(question_refs([0, 1]), envs, settings(num_rollouts=3))
-        loop.submit(question_refs([2, 3]), envs, settings(question_deadline_s=0.2))
+        loop.submit(question_refs([2, 3]), envs, settings(question_deadline_s=1.0))
         while loop.in_flight:
             ended |= {question.ref.number: question for question in loop.take()}
         loop.submit(question_refs([4]), envs, settings())

@@ -78,7 +78,7 @@ def test_decisions_look_at_the_window_where_all_entropies_are_recorded(sample_tr
 
 
 def test_deadline_ends_only_who_has_not_ended(sample_tree):
-    changes = {"num_rollouts": 2, "num_initial_rollouts": 2, "question_deadline_s": 0.3}
+    changes = {"num_rollouts": 2, "num_initial_rollouts": 2, "question_deadline_s": 2.0}
     sampled = sample_tree({PROMPT: [answer(10), tool(11)]}, {"delays": {("1", 0): 60.0}}, **changes)
     assert sampled.shape() == {
         "0": (None, 0, [(10, ANSWER)], "answer"),
@@ -92,7 +92,7 @@ def test_deadline_ends_only_who_has_not_ended(sample_tree):
 def test_progress_has_the_tokens_and_the_tools_in_flight_also_of_those_that_a_deadline_ends(sample_tree):
     script = {PROMPT: [tool(10)], NODE: tool(20)}
     env_config = {"delays": {("0", 1): 60.0}}
-    sampled = sample_tree(script, env_config, num_rollouts=1, branching="never", question_deadline_s=0.3)
+    sampled = sample_tree(script, env_config, num_rollouts=1, branching="never", question_deadline_s=2.0)
     assert sampled.progress == [{"tokens": 2}, {"tools": 1}, {"tools": -1}] * 2
 
 
