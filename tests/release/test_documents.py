@@ -48,6 +48,7 @@ def test_the_single_runs_that_evidence_tells_of_are_among_the_rows():
     assert (collapsed[0], max(collapsed), collapsed[-1]) == (0.25, 0.57, 0.18)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("document", [REPOSITORY / "README.md", PAGE], ids=lambda path: path.name)
 def test_intervals_in_sentences_are_of_a_table_that_a_command_prints(document):
     told = _intervals(document.read_text())
