@@ -49,7 +49,7 @@ class ArithmeticTask(Task):
         rng = np.random.default_rng((0 if is_test else self.seed, index, int(is_test)))
         while True:
             a, b, c = (int(n) for n in rng.integers((11, 11, 2), (100, 100, 100)))
-            if in_test_split(a, b, c) == (self.split == TEST) and (a, b, c) not in ((12, 31, 5), (48, 20, 17)):
+            if in_test_split(a, b, c) == is_test and (a, b, c) not in ((12, 31, 5), (48, 20, 17)):
                 return a, b, c
 
 
