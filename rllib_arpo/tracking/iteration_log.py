@@ -58,7 +58,7 @@ class IterationLog:
             logger.warning("%s", warning)
 
     def rollout(self, metrics: Mapping[str, float]) -> None:
-        """`metrics` maps "group/name" to a value."""
+        """`metrics` maps paths, such as "entropy/delta", to values."""
         for name, value in metrics.items():
             key, reduce = (ENV_RUNNER_RESULTS, *name.split("/")), REDUCTIONS.get(name, "mean")
             self._metrics.log_value(key, value, reduce=reduce, window=1 if reduce == "mean" else None)
