@@ -204,8 +204,11 @@ class QuestionDispatcher:
         if found := [error for error in errors if error is not None]:
             raise RuntimeError(" ".join(error.message for error in found))
         # RLlib leaves out the answers of those that died, which have freed their memory, and of those that hang.
-        if not self._is_local() and (silent := len(self._group.healthy_env_runner_ids()) - len(errors)) > 0:
-            raise RuntimeError(f"{silent} env runners have not freed their GPUs within {SLEEP_TIMEOUT_S:g} s.")
+        healthy = len(self._group.healthy_env_runner_ids())
+        if not self._is_local() and (silent := healthy - len(errors)) > 0:
+            raise RuntimeError(
+                f"{silent} of {healthy} env runners did not free GPU memory within {SLEEP_TIMEOUT_S:g} s."
+            )
 
     def take_missing(self) -> dict[QuestionRef, str]:
         """The questions that `collect` left out, and why each was given up."""

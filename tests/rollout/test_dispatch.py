@@ -342,7 +342,7 @@ def test_dropped_questions_can_be_asked_again(make_group):
     ("answers", "sentence"),
     [
         ([None, None], None),
-        ([None], "1 env runners have not freed their GPUs within 600 s."),
+        ([None], "1 of 2 env runners did not free GPU memory within 600 s."),
         (
             [None, Failure("Env runner 2 cannot sleep: it has no GPU.", retry=True)],
             "Env runner 2 cannot sleep: it has no GPU.",
