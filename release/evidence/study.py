@@ -179,7 +179,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
     """Runs what is missing, shows what there is, and returns how many runs failed."""
     jobs = jobs_of(study, args.arms, args.seeds, args.output)
     args.output.mkdir(parents=True, exist_ok=True)
-    check_arms(study, {job.arm.name: job.arm for job in jobs if not job.is_finished}.values())
+    check_jobs([job for job in jobs if not job.is_finished])
     with (args.output / "lock").open("w") as lock:
         failed = run_missing(jobs, study.jobs, process_of(lock, study.jobs))
     rows = read_output(args.output)
@@ -232,24 +232,27 @@ def arguments_of(study: Study, arm: Arm, seed: int, output: Path) -> list[str]:
     return [*study.all_arguments(arm, rate), *study.start_model(seed).arguments]
 
 
-def check_arms(study: Study, arms: Iterable[Arm]) -> None:
-    """Makes the start models, if they are not there, and checks the configurations before anything runs.
+def check_jobs(jobs: Iterable[Job]) -> None:
+    """Makes the start models of the jobs, if they are not there, and checks their configurations before anything runs.
 
     Raises:
         ValueError: one is wrong, or this machine cannot run it, or a start model has other weights than the file says.
     """
-    for number, arm in enumerate(arms):
-        rate = None if arm.fork_rate_of is None else 0.5  # Not known yet; any rate will do.
-        starts = study.start_models or [study.start_model(arm.seeds[0])]
-        for start in starts if number == 0 else starts[:1]:
-            try:
-                config = arm_config_of(study, [*study.all_arguments(arm, rate), *start.arguments])
-                config.validate()
-            except ValueError as error:
-                raise ValueError(f"arm {arm.name}: {error}") from error
-            made = weights_hash(config.model_name_or_path)
-            if start.sha256 not in (None, made):
-                raise ValueError(f"start_models: {shlex.join(start.arguments)!r} gives {made}, not {start.sha256}.")
+    checked: set[str] = set()
+    for job in jobs:
+        start, rate = job.study.start_model(job.seed), None if job.source is None else 0.5  # Any rate will do.
+        names = {f"arm {job.arm.name}", f"start model {shlex.join(start.arguments)}"}
+        if names <= checked:
+            continue
+        checked |= names
+        try:
+            config = arm_config_of(job.study, [*job.study.all_arguments(job.arm, rate), *start.arguments])
+            config.validate()
+        except ValueError as error:
+            raise ValueError(f"arm {job.arm.name}: {error}") from error
+        made = weights_hash(config.model_name_or_path)
+        if start.sha256 not in (None, made):
+            raise ValueError(f"start_models: {shlex.join(start.arguments)!r} gives {made}, not {start.sha256}.")
 
 
 def weights_hash(model: str) -> str:
