@@ -44,7 +44,7 @@ class OptionMethods(AlgorithmConfig):
 _NAMED_PAGE = re.compile(r'docs/(\w+)\.md(?:, "([^"]+)")?')
 #: The options to choose first -> advice on the value to begin with.
 FIRST_OPTIONS = {
-    "num_rollouts": "M. Take more if few questions have returns that differ.",
+    "num_rollouts": "M. Take more if few questions have rewards that differ.",
     "num_initial_rollouts": "N ([why 2](algorithm.md#which-responses-are-forked)).",
     "branch_width": 'Z. `"wide"` spends the budget at the first forks; the paper has 1.',
     "branch_threshold": (

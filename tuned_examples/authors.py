@@ -1,4 +1,4 @@
-"""The settings of ARPO's authors, for models up to 8B, and the command line of the recipes that use them.
+"""The settings of ARPO's authors, for models up to 9B, and the command line of the recipes that use them.
 
 The settings come from the scripts in github.com/RUC-NLPIR/ARPO (a95cd08). These are all differences; "they" are the
 authors, "we" is this package.
@@ -42,9 +42,9 @@ from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser
 from rllib_arpo.recipes.gpus import engine_memory
 
-#: Two epochs of train_10k.parquet: 128 of its 10,000 questions an iteration, without the rest of an epoch.
+#: Two epochs of train_10k.parquet: 128 of its 10,000 questions an iteration, and the last 16 of an epoch are left out.
 REASONING_ITERATIONS = 2 * (10_000 // 128)
-#: Five epochs of hard_search_1k.parquet, which has 1,071 questions, also without the rests.
+#: Five epochs of hard_search_1k.parquet, which has 1,071 questions; 47 of them are left out of each epoch.
 DEEP_SEARCH_ITERATIONS = 5 * (1_071 // 128)
 #: N = 8, M = 16, and the number of questions in an update and in an optimizer step.
 NUM_INITIAL_ROLLOUTS, NUM_ROLLOUTS = 8, 16
@@ -74,7 +74,7 @@ MAX_EVALUATED = 203
 STOP_REWARD = 0.6
 #: The authors save and evaluate every five iterations.
 CHECKPOINT_FREQUENCY = 5
-#: Of a node.
+#: The authors trained on one node.
 NUM_GPUS = 8
 #: The value of `--python-backend` for the local back-end without its sandbox.
 UNSAFE = "unsafe"

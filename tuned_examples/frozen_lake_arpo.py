@@ -22,7 +22,7 @@ ends.
 All seeds share the cold start, which took 62 CPU seconds (3.2 minutes). A run took about 100 CPU seconds (seeds 2 and
 3, without Ray's own processes). Other work with priority kept both cores busy (load 12 to 19), so an idle machine needs
 fewer minutes. The settings were tuned on seed 0 only. The runs used float32 and one thread each. docs/evidence.md has
-ten seeds with two optimizer steps an update, and other shapes of trees.
+ten seeds with two optimizer steps an update.
 """
 
 import sys

@@ -13,7 +13,7 @@ Results on 128 held-out questions, decoded greedily; mean and standard deviation
     default            0.948 ± 0.047               9,560                 0.952 ± 0.043
     --algo GRPO        0.924 ± 0.071               18,497                0.731 ± 0.109
 
-docs/evidence.md has all fork rules and baselines, with the commands, the commits and the machines.
+They are the arms `n2-z7` and `grpo` of release/evidence/studies/shapes_small.yaml; docs/evidence.md compares more.
 """
 
 import sys

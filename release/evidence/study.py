@@ -179,7 +179,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
     """Runs what is missing, shows what there is, and returns how many runs failed."""
     jobs = jobs_of(study, args.arms, args.seeds, args.output)
     args.output.mkdir(parents=True, exist_ok=True)
-    check_jobs([job for job in jobs if not job.is_finished])
+    prepare([job for job in jobs if not job.is_finished])
     with (args.output / "lock").open("w") as lock:
         failed = run_missing(jobs, study.jobs, process_of(lock, study.jobs))
     rows = read_output(args.output)
@@ -232,7 +232,7 @@ def arguments_of(study: Study, arm: Arm, seed: int, output: Path) -> list[str]:
     return [*study.all_arguments(arm, rate), *study.start_model(seed).arguments]
 
 
-def check_jobs(jobs: Iterable[Job]) -> None:
+def prepare(jobs: Iterable[Job]) -> None:
     """Makes the start models of the jobs, if they are not there, and checks their configurations before anything runs.
 
     Raises:
@@ -292,7 +292,7 @@ def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
 
 
 def find(result: Mapping[str, Any], path: Sequence[str]) -> float | None:
-    """The number at `path`; RLlib reports NaN for a metric that only earlier iterations had."""
+    """The number at `path`; None if there is none, as for NaN, or if it is infinite, which JSON cannot hold."""
     value = number_at(result, *path)
     return None if value is None or math.isinf(value) else value
 

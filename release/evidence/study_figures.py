@@ -33,7 +33,7 @@ Figures = Mapping[str, Mapping[int, Mapping[str, Any]]]
 START_MODEL = "start_model"
 MEAN_OVER_UPDATES = "mean over updates"
 #: Metrics of an iteration; a run has their means.
-MEANS = (*ROLLOUT_METRICS, *LEARNER_METRICS, "distinct_answers")
+MEANS = (*ROLLOUT_METRICS, *LEARNER_METRICS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, An
     return found
 
 
-def independent(values: np.ndarray, start_models: Sequence[str | None]) -> np.ndarray:
+def start_model_means(values: np.ndarray, start_models: Sequence[str | None]) -> np.ndarray:
     """[runs, ...] -> the mean of each start model's runs, in order; the values themselves of a single start model.
 
     Runs from one start model share its luck. A t interval over these means is exact for seeds within start models, if
@@ -168,7 +168,7 @@ class Reach:
         horizon: the smallest total cost of a run of the arm or the baseline that never reached the accuracy, so every
             run is known up to there. Infinite if all runs reached it.
         restricted_mean: the mean of min(cost, horizon) over the arm's runs.
-        pairs: the number of seeds that arm and baseline share, or of their start models (`independent`).
+        pairs: the number of seeds that arm and baseline share, or of their start models (`start_model_means`).
         ratio: the restricted mean divided by the baseline's, over these pairs (`ratio_of_means`). None with fewer than
             two pairs, or without costs. Censored runs pull it towards 1.
     """
@@ -197,7 +197,7 @@ def reach(arm: Mapping[int, Run], baseline: Mapping[int, Run], accuracy: float, 
     own, base = ({s: _restricted(c, horizon) for s, c in found.items()} for found in (costs, of_baseline))
     shared = sorted(own.keys() & base.keys())
     starts = [arm[s].start_model for s in shared]
-    pairs = [independent(np.array([found[s] for s in shared]), starts) for found in (own, base)]
+    pairs = [start_model_means(np.array([found[s] for s in shared]), starts) for found in (own, base)]
     median = float(np.median([np.inf if c is None else c for c in costs.values()]))
     return Reach(
         reached=sum(c is not None for c in costs.values()),
@@ -233,7 +233,7 @@ class Comparison:
 
     Attributes:
         num_seeds: the number of seeds with the figure in both arms.
-        differences: [seeds], for these seeds; their means, if they have several start models (`independent`).
+        differences: [seeds], for these seeds; their means, if they have several start models (`start_model_means`).
         p: the p of a two-sided paired t test; None with fewer than `min_values` differences.
         corrected: p after Holm's correction for all comparisons of the family that have a p.
     """
@@ -263,14 +263,14 @@ def compare(found: Figures, pairs: Sequence[tuple[str, str]], figure: str, min_v
 
 
 def paired(found: Figures, arm: str, other: str, figure: str) -> tuple[int, np.ndarray]:
-    """How many seeds have the figure in both arms; and the arm's figure minus the other's, see `independent`."""
+    """How many seeds have the figure in both arms; and the arm's figure minus the other's, see `start_model_means`."""
     own, base = (
         {seed: run[figure] for seed, run in found.get(name, {}).items() if not np.isnan(run[figure])}
         for name in (arm, other)
     )
     shared = sorted(own.keys() & base.keys())
     starts = [found[arm][seed].get(START_MODEL) for seed in shared]
-    return len(shared), independent(np.array([own[seed] - base[seed] for seed in shared]), starts)
+    return len(shared), start_model_means(np.array([own[seed] - base[seed] for seed in shared]), starts)
 
 
 def paired_p(differences: np.ndarray) -> float:

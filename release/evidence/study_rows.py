@@ -49,12 +49,12 @@ LEARNER_METRICS = {
     "grad_norm": ("grad_norm",),
     "policy_entropy": ("entropy",),
 }
-#: All columns and their types. Rows of earlier studies lack some.
+#: All columns and their types. Rows of earlier studies lack some, and have some that are no longer written.
 COLUMNS: dict[str, pa.DataType] = {
     **dict.fromkeys(("study", "arm"), pa.string()),
     **dict.fromkeys(("seed", "iteration", "last_iteration"), pa.int64()),
     **dict.fromkeys(("tool_calls", "generated_tokens", "computed_tokens"), pa.int64()),
-    **dict.fromkeys(("seconds", "cpu_seconds", "accuracy", "distinct_answers"), pa.float64()),
+    **dict.fromkeys(("seconds", "cpu_seconds", "accuracy"), pa.float64()),
     **dict.fromkeys((*ROLLOUT_METRICS, *LEARNER_METRICS), pa.float64()),
     **dict.fromkeys(("arguments", "settings_hash", "fork_rate_of", "package_version"), pa.string()),
     **dict.fromkeys(("start_model", "commit", "tree", "machine"), pa.string()),

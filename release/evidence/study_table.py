@@ -5,7 +5,7 @@ seeds that both have, with its 95 % t interval if there are at least five. A fig
 have it. If the rows name several start models, intervals and p come from the means over the seeds of each, and cover
 what another start model would change. Otherwise they only cover what a seed changes: the order of training questions,
 and sampling. Intervals are not corrected for the number of arms; the p of comparisons are, with Holm's method for all
-comparisons of a table.
+comparisons of a column.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from release.evidence.study_figures import (
     compare,
     figures,
     finished_runs,
-    independent,
     paired,
     reach,
+    start_model_means,
 )
 from release.evidence.study_rows import Row
 from rllib_arpo.core.intervals import estimate_all
@@ -43,10 +43,10 @@ DECISIVE = {"decisive_auc": "AUC of dH", "decisive_fork_share": "forks at decisi
 #: The tested figures: the primary one, and the secondary one.
 TESTED = ("accuracy at equal calls", MEAN_OVER_UPDATES)
 #: Figure -> decimals.
-COSTS = dict.fromkeys(study_figures.COSTS, 0)
+TOTALS = dict.fromkeys(study_figures.COSTS, 0)
 FORKS = {
     "decisive_auc": 2, "decisive_fork_share": 2, "fork_rate": 3, "forks_per_question": 2, "fork_depth_mean": 2,
-    "distinct_answers": 2, "mixed_sign_share": 3,
+    "mixed_sign_share": 3,
 }  # fmt: skip
 ENTROPIES = {
     "initial_entropy": 3, "after_tool_entropy": 3, "delta": 3, "delta_p10": 3, "delta_p50": 3, "delta_p90": 3,
@@ -73,7 +73,7 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
     arms = sorted(found, key=lambda arm: (arm != baseline, arm))
     by_arm = {arm: {run.seed: run for run in runs if run.arm == arm} for arm in arms}
     parts = [
-        f"### Accuracy, greedy, on held-out questions (equal calls: {calls:,})",
+        f"### Accuracy on held-out questions (equal calls: {calls:,})",
         accuracy_table(found, arms, baseline),
         *_start_models(runs, found, arms),
         *_comparisons(runs, found, arms, baseline),
@@ -82,12 +82,12 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
             for accuracy in accuracies
             for part in (f"### Costs to an accuracy of {accuracy:g}", reach_table(by_arm, baseline, accuracy))
         ),
-        "### Forks, answers and tokens that are pulled both ways",
+        "### Forks, and tokens that are pulled both ways",
         means_table(found, arms, FORKS),
         "### Entropies (nats) and dH",
         means_table(found, arms, ENTROPIES),
         "### Costs of a run",
-        means_table(found, arms, COSTS),
+        means_table(found, arms, TOTALS),
         _origin(runs, unfinished),
     ]
     return "\n\n".join(parts) + "\n"
@@ -207,7 +207,7 @@ def means_table(found: Figures, arms: Sequence[str], decimals: Mapping[str, int]
     for arm in arms:
         cells = []
         for name, places in shown.items():
-            values = _independent(found[arm], name)
+            values = _start_model_means(found[arm], name)
             estimate = estimate_all({name: values})[name]
             bounds = (estimate.low, estimate.high) if len(values) >= MIN_VALUES else (None, None)
             cells.append("" if not len(values) else _interval(estimate.value, *bounds, places))
@@ -229,10 +229,10 @@ def _values(by_seed: Mapping[int, Mapping[str, Any]], name: str) -> np.ndarray:
     return values[~np.isnan(values)]
 
 
-def _independent(by_seed: Mapping[int, Mapping[str, Any]], name: str) -> np.ndarray:
+def _start_model_means(by_seed: Mapping[int, Mapping[str, Any]], name: str) -> np.ndarray:
     """`_values`, or their means over the seeds of each start model."""
     starts = [run.get(study_figures.START_MODEL) for run in by_seed.values() if not np.isnan(run[name])]
-    return independent(_values(by_seed, name), starts)
+    return start_model_means(_values(by_seed, name), starts)
 
 
 def _plain_mean(by_seed: Mapping[int, Mapping[str, Any]], name: str) -> str:
@@ -281,14 +281,16 @@ def _markdown(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 
 
 def curves(runs: Sequence[Run], column: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Arm -> (values of `column` [p], accuracies [seeds, p], see `independent`), up to the end of its shortest run."""
+    """Arm -> (values of `column` [p], accuracies by `start_model_means`), up to the end of its shortest run."""
     found = {}
     for arm in sorted({run.arm for run in runs}):
         own = [run for run in runs if run.arm == arm]
         at = np.linspace(0, min(run.column(column)[-1] for run in own), NUM_POINTS)
         found[arm] = (
             at,
-            independent(np.array([accuracies_at(run, column, at) for run in own]), [run.start_model for run in own]),
+            start_model_means(
+                np.array([accuracies_at(run, column, at) for run in own]), [run.start_model for run in own]
+            ),
         )
     return found
 

@@ -23,7 +23,7 @@ def first_batch_warnings(
     # A user's environment may reward right trajectories without reporting an accuracy.
     highest = max(float(tree.returns().max()) for tree in trees)
     if not any(has_signal(tree) for tree in trees):
-        yield f"No question of the first batch has returns that differ, so the model learns nothing: {no_signal}."
+        yield f"No question of the first batch has rewards that differ, so the model learns nothing: {no_signal}."
     elif not any(trajectory.accuracy > 0 for trajectory in trajectories) and highest <= 0:
         yield (
             f"None of the {len(trajectories)} trajectories of the first batch is right, so the model can learn the "

@@ -174,7 +174,7 @@ def test_a_run_without_a_signal_warns_and_ends(built, scripted, caplog):
     for _ in range(3):
         algorithm.train()
     assert [m.partition(":")[0] for m in caplog.messages if "differ" in m] == [
-        "No question of the first batch has returns that differ, so the model learns nothing",
+        "No question of the first batch has rewards that differ, so the model learns nothing",
         "No question has rewards that differ, for 3 iterations in a row",
     ]
     with pytest.raises(RuntimeError, match=r"^No question has rewards that differ, for 4 iterations in a row"):

@@ -12,10 +12,10 @@ import release.evidence.study
 import rllib_arpo
 from release.evidence.study import (
     arguments_of,
-    check_jobs,
     find,
     jobs_of,
     main,
+    prepare,
     process_of,
     run_missing,
     run_one,
@@ -75,7 +75,7 @@ def test_the_arguments_of_every_arm_that_can_be_run_are_known_to_the_recipe(path
     study = read_study(path)
     monkeypatch.setattr(importlib.import_module(study.recipe), "make_model", lambda args: model_folder)
     can_run = [name for name, arm in study.arms.items() if arm.last_commit is None]
-    check_jobs(jobs_of(study, can_run, None, tmp_path))
+    prepare(jobs_of(study, can_run, None, tmp_path))
 
 
 def test_an_arm_of_an_earlier_commit_is_shown_and_not_run(tmp_path):
@@ -108,10 +108,10 @@ def test_only_the_start_models_of_the_named_seeds_are_made(tmp_path, model_folde
     monkeypatch.setattr(release.evidence.study, "weights_hash", lambda model: asked.append(model) or model)
     starts = "".join(f"  - {{arguments: --lr {n}e-3, seeds: [{n}]}}\n" for n in (1, 2, 3))
     study = write_study(tmp_path, TEXT.replace("seeds: [0, 1]\n", f"start_models:\n{starts}"))
-    check_jobs(jobs_of(study, None, [3], tmp_path))
+    prepare(jobs_of(study, None, [3], tmp_path))
     assert len(asked) == 3, "three arms, one start model"
     asked.clear()
-    check_jobs(jobs_of(study, ["grpo"], [1, 3], tmp_path))
+    prepare(jobs_of(study, ["grpo"], [1, 3], tmp_path))
     assert len(asked) == 2
 
 
@@ -122,9 +122,9 @@ def test_a_start_model_with_other_weights_than_the_plan_says_is_refused(tmp_path
         start = f"start_models: [{{arguments: --lr 2e-3, seeds: [0], sha256: '{stated}'}}]\n"
         study = write_study(tmp_path, TEXT.replace("seeds: [0, 1]\n", start))
         if stated == made:
-            check_jobs(jobs_of(study, ["grpo"], None, tmp_path))
+            prepare(jobs_of(study, ["grpo"], None, tmp_path))
     with pytest.raises(ValueError, match=f"^start_models: '--lr 2e-3' gives {made}, not {stated}\\.$"):
-        check_jobs(jobs_of(study, ["grpo"], None, tmp_path))
+        prepare(jobs_of(study, ["grpo"], None, tmp_path))
     assert weights_hash("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
 
 

@@ -11,10 +11,10 @@ from release.evidence.study_figures import (
     figures,
     finished_runs,
     holm,
-    independent,
     paired_p,
     ratio_of_means,
     reach,
+    start_model_means,
 )
 from release.evidence.study_table import accuracy_table, all_tables, curves, means_table
 from tests.release.study_rows import make_row
@@ -175,8 +175,12 @@ def test_intervals_of_several_start_models_are_over_their_means():
 
 def test_seeds_of_one_start_model_are_values_of_their_own():
     values = np.array([1.0, 2.0, 4.0])
-    assert independent(values, ["x"] * 3).tolist() == independent(values, [None] * 3).tolist() == [1.0, 2.0, 4.0]
-    assert independent(values, ["x", "y", "y"]).tolist() == [1.0, 3.0]
+    assert (
+        start_model_means(values, ["x"] * 3).tolist()
+        == start_model_means(values, [None] * 3).tolist()
+        == [1.0, 2.0, 4.0]
+    )
+    assert start_model_means(values, ["x", "y", "y"]).tolist() == [1.0, 3.0]
 
 
 def test_runs_of_a_seed_with_other_weights_are_refused():
@@ -194,7 +198,7 @@ def test_intervals_cover_whatever_the_start_models_differ_by(num_starts, num_see
     differences = [
         between * rng.normal(size=num_starts)[starts] + 0.06 * rng.normal(size=starts.size) for _ in range(4000)
     ]
-    assert 0.938 < np.mean([paired_p(independent(one, starts)) > 0.05 for one in differences]) < 0.962
+    assert 0.938 < np.mean([paired_p(start_model_means(one, starts)) > 0.05 for one in differences]) < 0.962
     if between == 0.1:  # Seeds are not independent then.
         assert np.mean([paired_p(one) > 0.05 for one in differences]) < 0.9
 

@@ -65,7 +65,7 @@ NOTHING = asked("00", "00", "01", pays=[0.0, -1.0, 0.0, 0.0])
 @pytest.mark.parametrize(("stats", "told"), [
     ([asked("10", "01", "10"), asked("00", "01", "01"), asked("11", "11", "10")], []),
     ([asked("11", "11", "01")],
-     ["No question of the first batch has returns that differ, so the model learns nothing: the questions are "
+     ["No question of the first batch has rewards that differ, so the model learns nothing: the questions are "
       "too easy: ask others."]),
     ([NOTHING] * 2,
      ["None of the 8 trajectories of the first batch is right, so the model can learn the format at most: "
