@@ -64,6 +64,7 @@ NEXT_QUESTION = "next_question"
 QUESTION_DRAWS = "question_draws"
 #: Key of the algorithm's state: how many batches it has trained on, which is also the seed of the next batch's order.
 NUM_UPDATES = "num_updates"
+ITERATIONS_WITHOUT_SIGNAL = "iterations_without_signal"
 #: Key of the algorithm's state: measurements after tool responses of the last questions (`RolloutHistory`).
 ROLLOUT_HISTORY = "rollout_history"
 
@@ -378,6 +379,7 @@ class ARPO(Algorithm):
             QUESTION_DRAWS: self._stream.draws.get_state(),
             ROLLOUT_HISTORY: self._rollout_history.get_state(),
             NUM_UPDATES: self._num_updates,
+            ITERATIONS_WITHOUT_SIGNAL: self._log.num_without_signal,
             TIME_TOTAL_S: self._time_total,
         }
 
@@ -388,6 +390,7 @@ class ARPO(Algorithm):
         if ROLLOUT_HISTORY in state:
             self._rollout_history.set_state(state[ROLLOUT_HISTORY])
         self._num_updates = state.get(NUM_UPDATES, self._num_updates)
+        self._log.num_without_signal = state.get(ITERATIONS_WITHOUT_SIGNAL, 0)
         self._time_total: float = state.get(TIME_TOTAL_S, self._time_total)  # A resumed run is a new trial of Tune.
         self._drop_questions(state.get(NEXT_QUESTION), state.get(QUESTION_DRAWS))
         if COMPONENT_LEARNER_GROUP in state:

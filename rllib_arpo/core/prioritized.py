@@ -13,17 +13,29 @@ from rllib_arpo.core.tree import QuestionTree
 
 
 def pass_rate(tree: QuestionTree) -> float | None:
-    """The share of right trajectories among those that count; None if none counts."""
-    right = [is_correct(trajectory.accuracy) for trajectory in tree.trajectories if trajectory.counts]
-    return sum(right) / len(right) if right else None
+    """The share of right trajectories among those that count; None if none counts.
+
+    If none is right, as where rewards are graded, those pass whose accuracy is above the middle of the group's. An
+    environment that reports no accuracy has its returns instead, if they are above 0.
+    """
+    counted = [trajectory for trajectory in tree.trajectories if trajectory.counts]
+    if not counted:
+        return None
+    passed = [is_correct(trajectory.accuracy) for trajectory in counted]
+    if not any(passed):
+        values = [trajectory.accuracy for trajectory in counted]
+        values = values if any(values) else [tree.return_of(trajectory.agent_id) for trajectory in counted]
+        middle = max(0.0, (min(values) + max(values)) / 2)
+        passed = [value > middle for value in values]
+    return sum(passed) / len(passed)
 
 
 class PrioritizedDraws:
     """Decides which question each place in the order of the training questions asks.
 
     A share of the places that are drawn together, rounded down, asks earlier questions: first those whose last pass
-    rate is nearest to one half; of equal ones, the one asked longest ago. Questions that were always or never right, or
-    are in flight, are not asked. The other places ask the next new questions.
+    rate is nearest to one half; of equal ones, the one asked longest ago. Questions that were always or never right,
+    that could not be sampled, or that are in flight, are not asked. The other places ask the next new questions.
 
     Attributes:
         share: of the places that ask again, in [0, 1).
@@ -33,7 +45,8 @@ class PrioritizedDraws:
         self.share = share
         #: The number of the next new question.
         self._next_new = 0
-        #: A question's id -> its number, and the pass rate of its last group; the least recently asked first.
+        #: The id of a question that may be asked again -> its number, and the pass rate of its last group; the least
+        #: recently asked first.
         self._record: dict[str, tuple[int, float]] = {}
         #: Place -> the number of its question, from the draw on until the place is passed.
         self._drawn: dict[int, int] = {}
@@ -47,7 +60,7 @@ class PrioritizedDraws:
         new = [place for place in places if place not in self._drawn]
         in_flight = {*self._drawn.values()}
         known = [(abs(rate - 0.5), number) for number, rate in self._record.values() if number not in in_flight]
-        again = [number for distance, number in sorted(known, key=lambda one: one[0]) if distance < 0.5]
+        again = [number for _, number in sorted(known, key=lambda one: one[0])]
         again = again[: 0 if only_new else int(self.share * len(new))]
         self._drawn |= zip(new, [*again, *range(self._next_new, self._next_new + len(new) - len(again))], strict=True)
         self._next_new += len(new) - len(again)
@@ -63,10 +76,15 @@ class PrioritizedDraws:
     def ended(self, place: int, tree: QuestionTree | None) -> bool:
         """Notes a place's outcome, None if its question was given up; returns whether it was an earlier question."""
         number = self._drawn.pop(place)
-        if not self.share or tree is None or (rate := pass_rate(tree)) is None:
+        if not self.share:
+            return False
+        rate = None if tree is None else pass_rate(tree)
+        if tree is None or rate is None:  # Asked again, it would probably fail again.
+            self._record = {key: found for key, found in self._record.items() if found[0] != number}
             return False
         earlier = self._record.pop(tree.question_id, None)
-        self._record[tree.question_id] = number, rate  # Now the most recently asked one.
+        if 0.0 < rate < 1.0:
+            self._record[tree.question_id] = number, rate  # Now the most recently asked one.
         return earlier is not None and earlier[0] == number
 
     def get_state(self) -> dict[str, Any]:

@@ -48,7 +48,8 @@ class _AskedQuestion:
     Attributes:
         num_raised: how often it raised.
         num_lost: how often an env runner failed with it in flight, or forgot it.
-        lost_alone: env runners above suspicion that failed while they had only this question.
+        lost_alone: env runners above suspicion that failed while they had only this question. If only one env runner is
+            left, each of its failures counts.
         result: the sampled question, if it was sampled.
         cause: why the question was given up, if it was.
     """
@@ -56,7 +57,7 @@ class _AskedQuestion:
     ref: QuestionRef
     num_raised: int = 0
     num_lost: int = 0
-    lost_alone: set[int] = field(default_factory=set)
+    lost_alone: list[int] = field(default_factory=list)
     result: SampledQuestion | None = None
     cause: str | None = None
 
@@ -113,8 +114,8 @@ class QuestionDispatcher:
     """Distributes questions over the healthy env runners of a group; if one fails, asks its questions again.
 
     A question that is lost repeatedly becomes a suspect: it is asked alone, and given up if two env runners fail with
-    it that never failed without it. The dispatcher works while `collect` waits; between two calls the env runners
-    continue with the questions that they have.
+    it that never failed without it, or the last one twice. The dispatcher works while `collect` waits; between two
+    calls the env runners continue with the questions that they have.
     """
 
     def __init__(
@@ -361,8 +362,9 @@ class QuestionDispatcher:
             raise RuntimeError(f"The local env runner: {cause}.")
         manager, runner = self._group._worker_manager, self._runners[number]
         suspect = runner.suspect
-        if suspect and number not in suspect.lost_alone and runner.is_above_suspicion(suspect):
-            suspect.lost_alone.add(number)
+        left = {n for n in manager.actors() if self._runners[n].num_failures < MAX_FAILURES_IN_A_ROW}
+        if suspect and (number not in suspect.lost_alone or left == {number}) and runner.is_above_suspicion(suspect):
+            suspect.lost_alone.append(number)
             if len(suspect.lost_alone) == MAX_LOSSES_ALONE:
                 runner.in_flight.clear()
                 suspect.give_up(cause)

@@ -116,8 +116,9 @@ class QuestionStream:
         return QuestionRef(place, question=None if question == place else question)
 
     def take(self, num_questions: int, conditions: SamplingConditions) -> list[SampledQuestion]:
-        """The next questions, sampled by weights that are not too old."""
-        self._ask_until(self.next_number + num_questions, only_new=True)
+        """The next questions, sampled by weights that are not too old. With a lag, the next batches are in flight."""
+        ahead = self._config.max_weight_lag * self._config.questions_per_batch
+        self._ask_until(self.next_number + num_questions + ahead, only_new=True)
         refs = [self._ref(place) for place in range(self.next_number, self.next_number + num_questions)]
         sampled = self._dispatcher.collect(refs, conditions)
         while too_old := self._too_old(sampled, conditions.weight_version):

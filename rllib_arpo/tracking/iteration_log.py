@@ -36,13 +36,17 @@ MAX_FORK_RATE = 0.6
 
 
 class IterationLog:
-    """Logs into an algorithm's `MetricsLogger`, and warns the user."""
+    """Logs into an algorithm's `MetricsLogger`, and warns the user.
+
+    Attributes:
+        num_without_signal: iterations in a row without a signal. A checkpoint keeps it.
+    """
 
     def __init__(self, metrics: MetricsLogger):
         self._metrics = metrics
         self._alarms: set[str] = set()
         self._warned: set[tuple[object, ...]] = set()
-        self._without_signal = 0
+        self.num_without_signal = 0
 
     def batch(self, sampled: Sequence[SampledQuestion], metrics: Mapping[str, float], config: ARPOConfig) -> None:
         """Logs the `metrics` of the questions that were sampled for an update, and warns of their problems."""
@@ -97,12 +101,12 @@ class IterationLog:
         Raises:
             RuntimeError: `max_without` iterations in a row had no signal.
         """
-        self._without_signal = 0 if has_signal else self._without_signal + 1
-        times = f"{self._without_signal} iterations in a row" if self._without_signal > 1 else "an iteration"
+        self.num_without_signal = 0 if has_signal else self.num_without_signal + 1
+        times = f"{self.num_without_signal} iterations in a row" if self.num_without_signal > 1 else "an iteration"
         sentence = f"No question has rewards that differ, for {times}"
-        if max_without is not None and self._without_signal >= max_without:
+        if max_without is not None and self.num_without_signal >= max_without:
             raise RuntimeError(f"{sentence} (max_iterations_without_signal): {_why_no_signal(sampled)}.")
-        if self._without_signal == WARN_WITHOUT_SIGNAL:
+        if self.num_without_signal == WARN_WITHOUT_SIGNAL:
             logger.warning("%s: %s.", sentence, _why_no_signal(sampled))
 
     def forks(self, rate: float, branching: str, threshold: float | str) -> None:

@@ -1,6 +1,7 @@
 """Prioritized sampling: which questions are asked again, by hand."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -10,10 +11,11 @@ from rllib_arpo.core.tree import QuestionTree, StopReason
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
 
-def tree(question: int, *accuracies: float, masked: int = 0) -> QuestionTree:
+def tree(question: int, *accuracies: float, masked: int = 0, reward: Sequence[float] = ()) -> QuestionTree:
     stops = [StopReason.ANSWER] * len(accuracies) + [StopReason.BROKEN_TOOL] * masked
+    rewards = reward or [0.0] * len(stops)
     trajectories = [
-        replace(make_trajectory(str(i), [make_turn([1])], stop_reason=stop), accuracy=accuracy)
+        replace(make_trajectory(str(i), [make_turn([1])], rewards[i], stop_reason=stop), accuracy=accuracy)
         for i, (stop, accuracy) in enumerate(zip(stops, (*accuracies, *[1.0] * masked), strict=True))
     ]
     return replace(make_tree([1], trajectories), question_id=f"q{question}")
@@ -27,6 +29,15 @@ def drawn(draws: PrioritizedDraws, places: range) -> list[int]:
 def test_the_pass_rate_is_the_share_of_right_trajectories_that_count():
     assert pass_rate(tree(0, 1.0, 0.0, 0.5, 1.0, masked=3)) == 0.5  # A half right answer is not right.
     assert pass_rate(tree(0, masked=1)) is None
+
+
+@pytest.mark.parametrize(("accuracies", "reward", "rate"), [
+    ((0.6, 0.6, 0.2, 0.0), (), 0.5), ((0.6, 0.6), (), 0.0), ((0.0, 0.0), (-1.0, 0.0), 0.0),
+    ((0.0,) * 4, (3.0, 1.0, 1.0, 0.0), 0.25),
+])  # fmt: skip
+def test_where_no_trajectory_is_right_those_above_the_middle_pass(accuracies, reward, rate):
+    """Rewards are graded: otherwise such questions would never be asked again, whatever they teach."""
+    assert pass_rate(tree(0, *accuracies, reward=reward)) == rate
 
 
 RATES = {
@@ -60,8 +71,8 @@ def test_the_last_group_counts_and_questions_in_flight_are_not_asked_twice():
     assert drawn(draws, range(5, 7)) == [2, 5]
     assert drawn(draws, range(7, 9)) == [1, 6]
     assert draws.ended(5, tree(2, 1.0, 1.0, 1.0, 1.0)) and not draws.ended(6, tree(5, 1.0, 0.0))
-    assert not draws.ended(7, None)  # It could not be sampled: its earlier pass rate stays.
-    assert drawn(draws, range(9, 13)) == [5, 1, 7, 8]
+    assert not draws.ended(7, None)  # Question 1 could not be sampled.
+    assert drawn(draws, range(9, 13)) == [5, 3, 7, 8]
 
 
 def test_a_question_that_comes_back_in_another_epoch_is_the_same_one():

@@ -177,8 +177,11 @@ def test_a_run_without_a_signal_warns_and_ends(built, scripted, caplog):
         "No question of the first batch has rewards that differ, so the model learns nothing",
         "No question has rewards that differ, for 3 iterations in a row",
     ]
-    with pytest.raises(RuntimeError, match=r"^No question has rewards that differ, for 4 iterations in a row"):
-        algorithm.train()
+    resumed = built(algorithm.config.copy(copy_frozen=False))
+    resumed.set_state(algorithm.get_state())
+    for one in (algorithm, resumed):
+        with pytest.raises(RuntimeError, match=r"^No question has rewards that differ, for 4 iterations in a row"):
+            one.train()
 
 
 @pytest.mark.parametrize(("threshold", "warnings"), [(-10.0, 1), (10.0, 0)])

@@ -248,3 +248,13 @@ def test_questions_over_the_bound_are_asked_again(lag, oldest, kept, given_up):
     assert [weight_lag(q, 5) for q in batch.questions] == [1, 0][: len(kept)]
     assert dispatcher.asked == [[*range(2 * (1 + lag))], [1]]
     assert (batch.num_requeued, batch.num_given_up) == (1, given_up)
+
+
+def test_the_next_batch_is_in_flight_after_rounds_that_replace_questions():
+    """All questions have equal rewards, so two rounds replace both: otherwise they would take what was asked ahead."""
+    config = ARPOConfig().training(questions_per_batch=2, max_resample_rounds=2).adaptive_rollout(max_weight_lag=1)
+    dispatcher = FakeDispatcher({number: [5] for number in range(8)})
+    stream = QuestionStream(dispatcher, config)
+    batch = stream.next_batch(SamplingConditions(weight_version=5))
+    assert (batch.resample_rounds, stream.next_number) == (2, 6)
+    assert dispatcher.asked == [[0, 1, 2, 3], [4, 5], [6, 7]]

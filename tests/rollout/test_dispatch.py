@@ -304,9 +304,9 @@ def test_a_suspect_that_raises_is_asked_alone_again(make_group):
     assert group.asked == [(1, [0, 1]), (1, [0, 1]), (1, [0]), (1, [1]), (1, [1]), (1, [1]), (1, [1]), (1, [2, 3])]
 
 
-@pytest.mark.parametrize(("number", "deadly"), [(8, 3), (1, 0)])
-def test_a_question_that_kills_every_env_runner_is_given_up_and_no_other(make_group, number, deadly):
-    group, dispatcher = make_group({1: [], 2: []})
+@pytest.mark.parametrize(("number", "deadly", "runners"), [(8, 3, 2), (1, 0, 2), (8, 3, 1), (1, 0, 1)])
+def test_a_question_that_kills_every_env_runner_is_given_up_and_no_other(make_group, number, deadly, runners):
+    group, dispatcher = make_group({runner: [] for runner in range(1, runners + 1)})
     group.deadly = {deadly}
     assert sample(dispatcher, range(number)) == [n for n in range(number) if n != deadly]
     assert list(dispatcher.take_missing()) == [QuestionRef(deadly)]
