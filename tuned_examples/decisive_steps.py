@@ -58,8 +58,8 @@ def decisiveness(nodes: Sequence[ExaminedNode], is_decisive: Callable[[np.ndarra
     marks = np.array([is_decisive(node.response) for node in nodes], bool)
     children = np.array([node.decision.children for node in nodes])
     deltas = np.array([node.decision.delta for node in nodes])
-    on_policy = np.array([node.on_policy for node in nodes], bool)
-    decisive, other = deltas[on_policy & marks], deltas[on_policy & ~marks]
+    from_prompt = np.array([node.from_prompt for node in nodes], bool)
+    decisive, other = deltas[from_prompt & marks], deltas[from_prompt & ~marks]
     groups = {"decisive": decisive, "other": other}
     metrics = {f"{name}/rise_share": float((values > 0).mean()) for name, values in groups.items() if len(values)}
     if num_pairs := len(decisive) * len(other):

@@ -20,7 +20,7 @@ class ExaminedNode:
     Attributes:
         tool: the tool that answered.
         entropy: nats, the mean over the window after it.
-        on_policy: whether its trajectory began at the prompt. Nodes below forks would bias a mean, since forks start
+        from_prompt: whether its trajectory began at the prompt. Nodes below forks would bias a mean, since forks start
             where the entropy is high.
         response: [m] int32, its tokens.
         depth: turns above it.
@@ -28,7 +28,7 @@ class ExaminedNode:
 
     tool: str
     entropy: float
-    on_policy: bool
+    from_prompt: bool
     decision: ForkDecision
     response: np.ndarray = field(compare=False)
     depth: int
@@ -49,7 +49,7 @@ def _examined(trajectory: Trajectory, entropy_window: int) -> Iterator[ExaminedN
             yield ExaminedNode(
                 tool=above.tool,
                 entropy=float(turn.entropies[:entropy_window].mean()),
-                on_policy=trajectory.parent is None,
+                from_prompt=trajectory.parent is None,
                 decision=turn.decision,
                 response=above.observation,
                 depth=depth,

@@ -35,7 +35,7 @@ class EarlierQuestion:
         Args:
             entropy_window: as in `examined_nodes`.
         """
-        nodes = [node for node in examined_nodes(tree, entropy_window) if node.on_policy]
+        nodes = [node for node in examined_nodes(tree, entropy_window) if node.from_prompt]
         levels = _joined((node.tool, node.entropy) for node in nodes)
         return cls(levels, [node.decision.delta for node in nodes], [node.depth for node in nodes])
 

@@ -85,7 +85,7 @@ def sums(value: Callable[[SampledQuestion], float]) -> Callable[[Rollout], float
 
 def _rises(nodes: Iterable[ExaminedNode]) -> list[float]:
     """dH of the on-policy nodes."""
-    return [node.decision.delta for node in nodes if node.on_policy]
+    return [node.decision.delta for node in nodes if node.from_prompt]
 
 
 def _rose(nodes: Iterable[ExaminedNode]) -> list[bool]:
@@ -137,7 +137,7 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
         _LEVELS,
         lambda rollout: mean(e for q in rollout.questions for e in initial_entropies(q.tree, q.entropy_window)),
     ),
-    Metric("entropy/after_tool", _LEVELS, nodes(lambda found: [n.entropy for n in found if n.on_policy])),
+    Metric("entropy/after_tool", _LEVELS, nodes(lambda found: [n.entropy for n in found if n.from_prompt])),
     Metric("entropy/delta", _DELTA, nodes(_rises), console=("dH", "+6.3f")),
     Metric("entropy/delta_p10", _DELTA, nodes(_rises, quantile(0.1))),
     Metric("entropy/delta_p50", _DELTA, nodes(_rises, quantile(0.5))),

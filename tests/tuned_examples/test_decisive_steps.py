@@ -16,9 +16,9 @@ TEXTS = {1: "A: see B", 2: "B: red C, blue D", 3: "C: see E"}
 DECISIVE, OTHER = 2, 3
 
 
-def node(response: int, delta: float, children: int = 0, *, on_policy: bool = True) -> ExaminedNode:
+def node(response: int, delta: float, children: int = 0, *, from_prompt: bool = True) -> ExaminedNode:
     decision = ForkDecision(level=0.0, delta=delta, children=children)
-    return ExaminedNode("search", 0.5, on_policy, decision, np.array([response], np.int32), 1)
+    return ExaminedNode("search", 0.5, from_prompt, decision, np.array([response], np.int32), 1)
 
 
 def shows_two(response: np.ndarray) -> bool:
