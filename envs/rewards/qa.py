@@ -52,7 +52,7 @@ def bounded_f1(answer: str, gold: Sequence[str]) -> float:
     Plain F1 pays for lists: "Paris London" would earn 0.67 whichever of the two is right. With this bound no answer can
     earn anything against two golds that have no word in common.
     """
-    return max(token_f1(answer, _unboxed(alias), MIN_PRECISION) for alias in gold)
+    return max(token_f1(answer, alias, MIN_PRECISION) for alias in gold)
 
 
 def _unboxed(alias: str) -> str:
@@ -67,7 +67,7 @@ def token_f1(answer: str, gold: str, min_precision: float = 0.0) -> float:
     Args:
         min_precision: 0 unless the share of the answer's words that are right is greater.
     """
-    ours, theirs = normalize_text(answer), normalize_text(gold)
+    ours, theirs = normalize_text(answer), normalize_text(_unboxed(gold))
     if ours != theirs and (ours in _CLOSED_ANSWERS or theirs in _CLOSED_ANSWERS):
         return 0.0
     our_words, their_words = (_CHARACTER.sub(r" \g<0> ", text).split() for text in (ours, theirs))

@@ -66,8 +66,8 @@ def recorded(sampled: SampledQuestion, arm: Arm, code: str | None, settings: Map
 
 
 def _scores(answer: str | None, trajectory: Trajectory, question: Question) -> tuple[float, float | None]:
-    """Exact match, and F1 for questions of knowledge; both are 0 if such an answer has a wrong format."""
-    if question.ability != QA:
+    """Exact match, and F1 for questions of knowledge with right answers; both are 0 if the format is wrong."""
+    if question.ability != QA or not question.answers:
         return float(trajectory.accuracy >= 1.0), None
     if answer is None or not trajectory.format_valid:
         return 0.0, 0.0

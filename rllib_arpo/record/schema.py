@@ -107,8 +107,8 @@ ANSWER = (
     _maybe("answers", _TEXTS, "the right answers"),
     _maybe("ability", _TEXT, 'the kind of question, such as "math" or "qa"'),
     _maybe("answer", _TEXT, "the trajectory's answer; null: it gave none"),
-    _maybe("exact_match", _FLOAT, 'for "qa": whether normalised texts equal a right answer; otherwise: accuracy is 1'),
-    _maybe("f1", _FLOAT, 'the best token F1 over the right answers; null except for "qa"'),
+    _maybe("exact_match", _FLOAT, 'for "qa" with right answers: normalised texts equal one; otherwise: accuracy is 1'),
+    _maybe("f1", _FLOAT, 'the best token F1 over the right answers; null: not "qa", or without right answers'),
 )
 #: Heading in the documentation -> its columns, in their order.
 GROUPS = {

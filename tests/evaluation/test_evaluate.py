@@ -171,7 +171,7 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
 
 def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):
     """The model answers "the red Barn": an alias, half of an alias, nothing of the answer; and mathematics beside."""
-    answers = ["a stable<|answer_split|>Red barn", "red mill", "blue", "3"]
+    answers = ["a stable<|answer_split|>\\boxed{Red barn}", "red mill", "blue", "3"]
     rows = [parquet_row("Where?", answer) | {"ability": "qa"} for answer in answers[:3]] + [
         parquet_row("What is 1 + 2?", answers[3])
     ]
@@ -194,6 +194,26 @@ def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):
     metrics = json.loads((tmp_path / "out" / "summary.json").read_text())["arms"][0]["metrics"]
     assert (metrics["f1"]["value"], metrics["f1"]["num_questions"]) == (0.5, 3)
     assert (metrics["exact_match"]["value"], metrics["exact_match"]["num_questions"]) == (0.25, 4)
+
+
+def test_a_world_without_right_answers_has_its_accuracy_and_no_f1(arguments, tmp_path):
+    """Some samples open the safe, some do not; some answer, some call until their limit."""
+    replies = ['<turn> {"digits": "3"} </turn>', "<answer> \\boxed{open} </answer>"]
+    (tmp_path / "rows.jsonl").write_text('{"prompt": "Open it.", "code": "3"}\n' * 4)
+    tokens = [byte_tokenizer().encode(text, add_special_tokens=False) for text in replies]
+    world = {"path": str(tmp_path / "rows.jsonl"), "world": "tests.helpers.safe:Safe"}
+    command = arguments(
+        tasks="rows",
+        engine_kwargs=json.dumps({"vocab_size": 259, "replies": tokens}),
+        env_config=json.dumps({"rows": world}),
+    )
+    assert run_command("evaluate", [*command]) == 0
+    found = samples(tmp_path / "out")
+    assert {(sample.accuracy, answer.exact_match, answer.f1) for sample, answer in found} == {
+        (0.0, 0.0, None),
+        (1.0, 1.0, None),
+    }
+    assert {answer.answer for _, answer in found} == {None, "open"}
 
 
 def test_names_are_as_short_as_they_can_be():
