@@ -216,7 +216,8 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
                 f"not {conditions.weight_version}."
             )
         what = "evaluation" if refs[0].purpose == Purpose.EVALUATION else "rollout"
-        self._progress.begin(len(refs), f"{what} {self.worker_index}" if self.worker_index else what)
+        label = f"{what} {self.worker_index}" if self.worker_index else what
+        self._progress.begin(len(refs), label, self.engine.weight_version)
         if self._questions is None:
             self._questions = QuestionLoop(
                 self.engine,

@@ -21,22 +21,29 @@ class RolloutProgress:
         self._is_shown = is_shown
         self._clock = clock
         self._is_open = False
+        self._weights: int | None = None
         self.total_questions = self.questions = self.tokens = self.forks = self.tools = 0
 
-    def begin(self, num_questions: int, label: str | None = None) -> None:
-        """Adds new questions to the running ones; if none is running, `label` replaces the label."""
-        if self._is_open:
+    def begin(self, num_questions: int, label: str | None = None, weights: int | None = None) -> None:
+        """Adds new questions. With a new label, new `weights` or after `end` it counts anew, also the questions left.
+
+        Args:
+            weights: their version.
+        """
+        rollout = label or self.label, weights
+        if self._is_open and rollout == (self.label, self._weights):
             self.total_questions += num_questions
             return
-        self.label = label or self.label
-        self.total_questions = num_questions
+        self.label, self._weights = rollout
+        self.total_questions += num_questions - self.questions
         self.questions = self.tokens = self.forks = 0
         self._started = self._last_shown = self._clock()
         self._is_open = self._is_shown
 
     def end(self) -> None:
-        """Prints nothing until the next `begin`; can be called twice."""
+        """Forgets the questions left, and prints nothing until the next `begin`; can be called twice."""
         self._is_open = False
+        self.total_questions = self.questions
 
     def update(self, questions: int = 0, tokens: int = 0, forks: int = 0, tools: int = 0) -> None:
         """Adds what has happened since the last call; `tools`: how many began, minus how many answered."""

@@ -14,7 +14,7 @@ from rllib_arpo.rollout.callbacks import RunnerCallbacks
 from rllib_arpo.rollout.dispatch import QuestionDispatcher
 from rllib_arpo.rollout.env_runner import ARPOEnvRunner
 from rllib_arpo.rollout.episodes import TreeEpisode
-from rllib_arpo.rollout.messages import Purpose, QuestionRef, SampledQuestion
+from rllib_arpo.rollout.messages import Purpose, QuestionRef, SampledQuestion, SamplingConditions
 from rllib_arpo.rollout.metric_table import OWN_NAMES
 from tests.helpers.configs import small_config
 from tests.helpers.trees import make_tree
@@ -62,6 +62,17 @@ def test_environments_of_evaluation_that_cannot_be_made_do_not_cost_the_env_runn
     group = SimpleNamespace(num_remote_env_runners=lambda: 1, foreach_env_runner=lambda *_, **__: [64, failure])
     with pytest.raises(DataError, match=f"^{re.escape(failure.message)}$"):
         QuestionDispatcher(group, ARPOConfig(), None, None).num_questions(Purpose.EVALUATION, 8)
+    runner.stop()
+
+
+def test_the_progress_begins_anew_when_the_engine_has_new_weights(model_folder, monkeypatch):
+    rllib_arpo.register()
+    runner, begun = ARPOEnvRunner(small_config(model_folder)), []
+    monkeypatch.setattr(runner._progress, "begin", lambda *rollout: begun.append(rollout))
+    for version, refs in ((3, [QuestionRef(0), QuestionRef(1)]), (4, [QuestionRef(2)])):
+        runner.engine.weight_version = version
+        runner._submit(refs, SamplingConditions(version))
+    assert begun == [(2, "rollout", 3), (1, "rollout", 4)]
     runner.stop()
 
 

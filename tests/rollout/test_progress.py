@@ -13,7 +13,7 @@ class Clock:
 def test_lines_come_every_15_seconds_and_questions_that_join_add_to_the_total(capsys):
     progress = RolloutProgress("rollout", clock=(clock := Clock()))
     progress.begin(2)
-    progress.begin(3, "evaluation")
+    progress.begin(3)
     for _ in range(20):
         clock.now += 1
         progress.update(tokens=100, forks=1)
@@ -26,6 +26,26 @@ def test_lines_come_every_15_seconds_and_questions_that_join_add_to_the_total(ca
     assert capsys.readouterr().out == (
         "rollout: 0/5 questions, 100 tok/s, 15 forks, 0 tools in flight\n"
         "evaluation: 1/4 questions, 1 tok/s, 0 forks, 0 tools in flight\n"
+    )
+
+
+def test_new_weights_or_another_label_begin_anew_with_the_questions_that_are_left(capsys):
+    """Sampling never pauses with `max_weight_lag`."""
+    progress = RolloutProgress("rollout", clock=(clock := Clock()))
+    for begun in ((8, "rollout", 1), (8, "rollout", 2), (2, "evaluation", 2), (7, "evaluation", 2)):
+        progress.begin(*begun)
+        clock.now += 20
+        progress.update(questions=5, tokens=100, forks=1)
+    progress.end()
+    progress.begin(4, "rollout", 2)
+    clock.now += 20
+    progress.update(questions=1)
+    assert capsys.readouterr().out == (
+        "rollout: 5/8 questions, 5 tok/s, 1 forks, 0 tools in flight\n"
+        "rollout: 5/11 questions, 5 tok/s, 1 forks, 0 tools in flight\n"
+        "evaluation: 5/8 questions, 5 tok/s, 1 forks, 0 tools in flight\n"
+        "evaluation: 10/15 questions, 5 tok/s, 2 forks, 0 tools in flight\n"
+        "rollout: 1/4 questions, 0 tok/s, 0 forks, 0 tools in flight\n"
     )
 
 
