@@ -42,7 +42,7 @@ from rllib_arpo.rollout.metric_table import BATCH_METRICS, nested, rollout_metri
 from rllib_arpo.rollout.question_stream import QuestionStream
 from rllib_arpo.rollout.seeds import trial_seed
 from rllib_arpo.rollout.settings import rollout_reference
-from rllib_arpo.tracking.console import MESSAGES, ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages
+from rllib_arpo.tracking.console import MESSAGES, ROLLOUT_TIMER, SYNC_TIMER, UPDATE_TIMER, Messages, evaluation_line
 from rllib_arpo.tracking.iteration_log import IterationLog
 from rllib_arpo.weights import WEIGHT_SYNCS
 from rllib_arpo.weights.transports import choose_transport
@@ -74,6 +74,8 @@ class ARPO(Algorithm):
 
     config_class: ClassVar[type[ARPOConfig]] = ARPOConfig
     learner_group: ARPOLearnerGroup
+    #: Whether the first `training_step` evaluates the model before it trains it (`EvaluateBeforeTraining`).
+    evaluates_first = False
     #: The checkpoint that Tune restores: learners read it in the storage, not in Tune's copy on the driver's machine.
     _restored_from: Checkpoint | None = None
 
@@ -177,6 +179,9 @@ class ARPO(Algorithm):
     def training_step(self) -> None:
         """One iteration: samples the next questions, updates on their trees, pushes the new weights to the engines."""
         self._check_running()
+        if self.evaluates_first and self._num_updates == 0:
+            self.messages.add(evaluation_line(self.evaluate()))
+            self._sampled_at = time.perf_counter()
         self._push_weights()  # The user may have set weights since the last iteration.
         with self.metrics.log_time((TIMERS, ROLLOUT_TIMER), reduce="mean", window=1):
             batch = self._sample_batch()
