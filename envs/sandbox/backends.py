@@ -28,7 +28,8 @@ WARM_UPS = {
 _REPLAY_FAILED = 113
 _EXECUTE = Path(__file__).with_name("server") / "execute.py"
 _TAIL = """
-import json
+import json, random
+random.seed(0)
 history, code = json.loads({request!r})
 variables = new_variables()
 exit_code = execute(code, variables) if replay(history, variables) else {replay_failed}
@@ -103,7 +104,8 @@ class LocalBackend(LocalOptions, Backend):
 class SandboxFusionBackend(Backend):
     """A server of SandboxFusion (https://github.com/bytedance/SandboxFusion).
 
-    The request limits time and memory; only the server can limit files.
+    The request limits time and memory; only the server can limit files. Only `random` starts from the same seed in every
+    call: numbers of `numpy.random` and hashes of texts differ.
 
     Attributes:
         url: the server's address, e.g. "http://10.0.0.5:8080".

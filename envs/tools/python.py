@@ -30,7 +30,8 @@ class PythonTool(Tool, LocalOptions):
 
     A call has no network, no other process, no shell and no standard input; it sees the interpreter, the standard
     library and `packages`, and writes to a folder of its own. Random numbers of `random` and of `numpy.random`'s
-    functions start from the same seed in every call. Nothing that a call leaves behind survives it.
+    functions start from the same seed in every call, with SandboxFusion only those of `random`. Nothing that a call
+    leaves behind survives it.
 
     Attributes:
         time_limit_s: wall seconds of a call.

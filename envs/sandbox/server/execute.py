@@ -49,23 +49,32 @@ def execute(code, variables):
         print(describe(error))
         return 1
     finally:
-        with contextlib.suppress(ValueError):  # the code may have closed it
-            output.flush()
+        flush(output)
         sys.stdout = output.stream
     return 0
 
 
 def replay(codes, variables):
     """Runs the earlier `codes` of a session without showing their output. Returns whether all succeeded again."""
-    sys.stdout.flush()
-    stdout, null = os.dup(1), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
+    streams, null = (sys.stdout, sys.stderr), os.open(os.devnull, os.O_WRONLY)
+    flush(*streams)
+    kept = {fd: os.dup(fd) for fd in (1, 2)}
+    for fd in kept:
+        os.dup2(null, fd)
     try:
         return all(execute(code, variables) == 0 for code in codes)
     finally:
-        os.dup2(stdout, 1)
-        os.close(stdout)
+        flush(*streams)
+        for fd, shown in kept.items():
+            os.dup2(shown, fd)
+            os.close(shown)
         os.close(null)
+
+
+def flush(*streams):
+    for stream in streams:
+        with contextlib.suppress(ValueError):  # the code may have closed it
+            stream.flush()
 
 
 def describe(error):

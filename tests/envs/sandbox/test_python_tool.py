@@ -111,6 +111,14 @@ def test_a_session_keeps_what_succeeds_and_a_fork_goes_its_own_way():
     assert PythonTool().make_world is None
 
 
+@BOTH
+def test_a_session_shows_what_the_new_call_writes_and_no_more(unsafe):
+    session = PythonTool(session=True, unsafe=unsafe).make_world()
+    assert within(session, "import os, sys; sys.stderr.write('a'); print('b', file=sys.stderr)").text == "ab"
+    assert within(session, "sys.stderr.close(); print('c')").text == "c"
+    assert within(session, "os.write(1, b'd') + os.write(2, b'e')").text == "de2"
+
+
 def test_the_time_limit_of_a_session_is_the_new_calls():
     tool = PythonTool(session=True, time_limit_s=0.8)
     session = PythonSession(tool, ["import time; time.sleep(0.5)", "time.sleep(0.5)"])

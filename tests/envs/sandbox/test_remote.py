@@ -67,6 +67,7 @@ def test_a_remote_session(make):
         return asyncio.run(session.act(tool.as_call(code))).text
 
     assert [said("x = 20; print('made')"), said("x + 1")] == ["made", "21"]
+    assert said("import random, sys; y = random.random(); print(y, file=sys.stderr)") == said("y")
     session.history.append("1 / 0")
     assert said("x").endswith("could not be repeated. The next call starts anew.")
     assert session.history == []
