@@ -104,8 +104,8 @@ class LocalBackend(LocalOptions, Backend):
 class SandboxFusionBackend(Backend):
     """A server of SandboxFusion (https://github.com/bytedance/SandboxFusion).
 
-    The request limits time and memory; only the server can limit files. Only `random` starts from the same seed in every
-    call: numbers of `numpy.random` and hashes of texts differ.
+    The request limits time and memory; only the server can limit files. Each call seeds `random` alone: numbers of
+    `numpy.random` and hashes of texts differ from call to call.
 
     Attributes:
         url: the server's address, e.g. "http://10.0.0.5:8080".

@@ -21,7 +21,7 @@ from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.question import MATH, QA, Question
 from rllib_arpo.envs.support.data_files import check_unicode
 from rllib_arpo.envs.support.validation import check_count
-from rllib_arpo.envs.tasks.rows import RowSource, open_file, open_hub
+from rllib_arpo.envs.tasks.rows import MAX_FILES, RowSource, open_file, open_hub
 from rllib_arpo.envs.tasks.specs import ABILITIES, MARKED, PARQUET, SPECS, DatasetSpec, Messages
 from rllib_arpo.envs.tasks.task import TRAIN, Task, permutation
 
@@ -35,8 +35,8 @@ Part = tuple[RowSource, str]
 class DatasetTask(Task):
     """The questions of a data set; training asks its rows in an order that is drawn per epoch.
 
-    `split` selects the order, and on the hub the split. With a `path` both splits ask the same rows, unless
-    `train_fraction` divides them.
+    `split` selects the order, and on the hub the split. With a `path` or a `hub_split` both splits ask the same rows,
+    unless `train_fraction` divides them.
 
     Attributes:
         task: a name in `SPECS`.
@@ -209,7 +209,7 @@ def _present(columns: Sequence[str] | Mapping[str, Any], row: Mapping[str, Any],
     raise MissingColumnError(f"no {' or '.join(f'`{name}`' for name in columns)}")
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(MAX_FILES)
 def layout_of(source: RowSource) -> str | None:
     """The name in `SPECS` of the first layout that fits the first row."""
     try:
@@ -219,7 +219,7 @@ def layout_of(source: RowSource) -> str | None:
     return next((name for name, spec in SPECS.items() if spec.fits(row)), None)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(MAX_FILES)
 def _askable(source: RowSource, name: str) -> tuple[np.ndarray, list[str]]:
     """Which rows can be asked, [n] bool, and in words how many cannot, and why, which it also logs."""
     skip = SPECS[name].skip

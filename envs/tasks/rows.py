@@ -13,6 +13,8 @@ from rllib_arpo.envs.support.data_files import fingerprint, json_values, opened_
 from rllib_arpo.envs.support.texts import first_line
 
 Row = dict[str, Any]
+#: Files that a process keeps open: a run asks all its files in turn, and would read a dropped one for every question.
+MAX_FILES = 1024
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class RowSource:
         return tuple(name for name in columns if self.columns is None or name in self.columns)
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(MAX_FILES)
 def _reader(source: RowSource, columns: tuple[str, ...]) -> Callable[[int], tuple[int, Row]]:
     """Shared by all tasks of the process."""
     return source.reader(columns)
@@ -77,7 +79,7 @@ def open_file(path: str) -> RowSource:
     return _open(path, (stat.st_mtime_ns, stat.st_size))
 
 
-@functools.lru_cache(maxsize=16)
+@functools.lru_cache(MAX_FILES)
 def _open(path: str, version: tuple[int, int]) -> RowSource:
     return _OPEN[Path(path).suffix](path, version)
 

@@ -14,6 +14,7 @@ import pytest
 
 from rllib_arpo.envs.env_config import ToolEnvConfig
 from rllib_arpo.envs.errors import DataError
+from rllib_arpo.envs.support.data_files import opened_parquet
 from rllib_arpo.envs.tasks import TASKS, DatasetTask
 from rllib_arpo.envs.tasks import rows as rows_module
 from rllib_arpo.envs.tasks.task import permutation
@@ -125,6 +126,16 @@ def test_a_list_of_files(tmp_path):
     task = DatasetTask(task="gsm8k", path=[json_lines(first, gsm8k(2)), parquet(second, gsm8k(3))], split="test")
     assert asked(task) == [0, 1, 0, 1, 2]
     assert [task.question(n).question_id for n in (1, 4)] == [f"{first}/1", f"{second}/2"]
+
+
+def test_no_file_of_many_is_read_again(tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(rows_module, "opened_parquet", lambda path: opened.append(path) or opened_parquet(path))
+    paths = [parquet(tmp_path / f"{i}.parquet", gsm8k(1)) for i in range(40)]
+    for _ in range(2):
+        assert asked(DatasetTask(task="gsm8k", path=paths, split="test"), range(80)) == [0] * 80
+        # Once for its number of rows, once for its rows.
+        assert sorted(opened) == sorted(2 * paths)
 
 
 def test_every_epoch_asks_every_row_once_in_an_order_of_its_own(tmp_path):
