@@ -7,12 +7,21 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 
 from rllib_arpo.core.branching import BRANCHING_RULES, rules_with
 from rllib_arpo.engine.vllm_versions import check_vllm_kwargs, check_vllm_version
+from rllib_arpo.envs.tasks.task import TEST
 from rllib_arpo.learner.placement import TWO_ENGINES, TWO_LEARNERS, why_not_placed
 from rllib_arpo.options.option import Need
 from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.validation.resources import gpu_shares
 from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.transports import transfer_refusals
+
+
+def _split_has_rows(config: AlgorithmConfig) -> bool:
+    """Whether "test" in `evaluation_config` has an effect: a `hub_split` of training would replace it."""
+    own = (config.evaluation_config or {}).get("env_config") or {}
+    divided = "hub_split" in own or "train_fraction" in {**config.env_config, **own}
+    return own.get("split") != TEST or divided or not config.env_config.get("hub_split")
+
 
 #: Keys of RLlib that only training reads -> their condition.
 NEEDS_OF_RLLIB = {
@@ -25,6 +34,14 @@ NEEDS_OF_RLLIB = {
         "there is only one minibatch; set questions_per_minibatch below questions_per_batch",
         lambda c: not c.shuffle_batch_per_epoch or c.questions_per_minibatch < c.questions_per_batch,
         {"shuffle_batch_per_epoch": True, "questions_per_minibatch": 128},
+    ),
+    "evaluation_config": Need(
+        "evaluation would also ask env_config['hub_split']={env_config[hub_split]!r}; give it a hub_split of its own",
+        _split_has_rows,
+        {
+            "env_config": {"task": "gsm8k", "hub_split": "train[:2000]"},
+            "evaluation_config": {"env_config": {"split": "test"}},
+        },
     ),
     "num_gpus_per_learner": Need(
         TWO_LEARNERS,

@@ -13,6 +13,7 @@ from ray.rllib.policy.policy import PolicySpec
 from rllib_arpo import ARPOConfig, DAPOConfig
 from rllib_arpo.core.branching import BRANCHING_RULES, BranchingRule
 from rllib_arpo.engine.vllm_versions import vllm_version
+from rllib_arpo.validation.combinations import NEEDS_OF_RLLIB
 from tests.helpers.configs import small_config
 from tests.helpers.models import tiny_model
 from tests.validation.refusals import message
@@ -91,6 +92,20 @@ FORKS = {"explore": True, "branching": "threshold"}
 )  # fmt: skip
 def test_what_belongs_together_is_valid(model_folder, unknown_cluster, changes):
     small_config(model_folder).update_from_dict(changes).validate()
+
+
+@pytest.mark.parametrize(("training", "evaluation", "holds"), [
+    ({"hub_split": "train[:9]"}, {"split": "test"}, False),
+    ({"hub_split": "train[:9]"}, {"split": "test", "hub_split": "test"}, True),
+    ({"hub_split": "train[:9]", "train_fraction": 0.9}, {"split": "test"}, True),
+    ({"hub_split": "train[:9]"}, {"split": "train"}, True),
+    ({"hub_split": "train[:9]"}, None, True),
+    ({}, {"split": "test"}, True),
+])  # fmt: skip
+def test_a_hub_split_of_training_is_not_what_evaluation_calls_test(training, evaluation, holds):
+    config = ARPOConfig().environment("ToolEnv-v0", env_config={"task": "gsm8k", **training})
+    config.evaluation(evaluation_config=evaluation and {"env_config": evaluation})
+    assert NEEDS_OF_RLLIB["evaluation_config"].holds(config) == holds
 
 
 def test_the_clip_bounds_of_an_algorithm_stay_where_an_update_has_a_single_step(model_folder):
