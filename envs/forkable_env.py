@@ -35,6 +35,7 @@ class StepInfo:
         stop_reason: set on the last step of an agent, None before.
         accuracy, format_valid: parts of the reward, meaningful on the last step.
         new_context: whether the observation replaces everything that the model has read and written so far.
+        error: why a tool or a reward could not be used, on a last step; the user reads it.
     """
 
     tool_call: ToolCall | None = None
@@ -42,6 +43,7 @@ class StepInfo:
     accuracy: float = 0.0
     format_valid: bool = False
     new_context: bool = False
+    error: Exception | None = None
 
 
 def placeholder_id(agent_id: str, num_turns: int) -> str:

@@ -289,12 +289,12 @@ class ToolEnv(ForkableMultiAgentEnv):
             await self._verify_fork(agent_id)
             begin = time.perf_counter()
             reply = await answer()
-        except BrokenToolError:
-            call = ToolCall(name, ToolStatus.ERROR, time.perf_counter() - begin, argument)
-            return await self._end(state, StopReason.BROKEN_TOOL, call=call)
         except Exception as error:
             error.add_note(f"{TOOL_NOTE}{name}")
-            raise
+            if not isinstance(error, BrokenToolError):
+                raise
+            call = ToolCall(name, ToolStatus.ERROR, time.perf_counter() - begin, argument)
+            return await self._end(state, StopReason.BROKEN_TOOL, call=call, error=error)
         call = ToolCall(name, reply.status, time.perf_counter() - begin, argument)
         if reply.done:
             done = state.with_call(name, reply.status == ToolStatus.OK, np.zeros(0, np.int32))
@@ -337,25 +337,25 @@ class ToolEnv(ForkableMultiAgentEnv):
         answer: Answer | None = None,
         call: ToolCall | None = None,
         paid: float = 0.0,
+        error: BrokenToolError | None = None,
     ) -> StepResult:
-        """Scores the path and ends the agent. `paid` is the reward of its last action."""
+        """Scores the path and ends the agent. `paid` is the reward of its last action, `error` what broke in it."""
         format_valid = answer is not None and self.protocol.format_error(state.turns) is None
         text = answer.text if answer is not None and format_valid else None
         assert self.question is not None
         path = FinishedPath(self.question, state.turns, format_valid, text, state.executed, state.num_tool_calls)
         score = Score(0.0, 0.0)
         try:
-            if reason != StopReason.BROKEN_TOOL:
+            if error is None:
                 own = await self._score_of_world(state, path, reason)
                 score = await self._scorer(path) if own is None else own
                 if own is not None:
                     format_valid = reason not in _BAD_FORMAT
                     reason = StopReason.ANSWER if reason == StopReason.NO_ANSWER else reason
-        except UnreadVerdict:
-            reason = StopReason.UNREAD_VERDICT
-        except BrokenToolError:
-            reason = StopReason.BROKEN_TOOL
-        info = StepInfo(call, reason, score.accuracy, format_valid)
+        except BrokenToolError as raised:
+            error = raised
+            reason = StopReason.UNREAD_VERDICT if isinstance(raised, UnreadVerdict) else StopReason.BROKEN_TOOL
+        info = StepInfo(call, reason, score.accuracy, format_valid, error=error)
         truncated = reason in TRUNCATED_STOP_REASONS
         return np.zeros(0, np.int32), paid + score.reward, not truncated, truncated, {INFO_STEP: info}
 

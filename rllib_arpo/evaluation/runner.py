@@ -32,6 +32,7 @@ from rllib_arpo.rollout.messages import FailedQuestion, Purpose, SampledQuestion
 from rllib_arpo.rollout.progress import RolloutProgress
 from rllib_arpo.rollout.question_loop import QuestionLoop
 from rllib_arpo.rollout.settings import RolloutSettings
+from rllib_arpo.tracking.iteration_log import warn_of_errors
 from rllib_arpo.tracking.machine import commit
 
 
@@ -125,7 +126,7 @@ def ask_model(
     Raises:
         CommandError: the engine refuses the model or its arguments, or is not installed.
     """
-    arms = [arm for arm, _, _ in missing]
+    arms, warned = [arm for arm, _, _ in missing], set[object]()
     config = EngineConfig(
         model_name_or_path=arms[0].model.path,
         dtype=settings.dtype,
@@ -148,6 +149,7 @@ def ask_model(
             try:
                 for sampled in ask(arm, numbers, engine, thread, rollout, in_flight, progress.update):
                     stored.add(recorded(sampled, arm, code, in_record))
+                    warn_of_errors([sampled], warned)
             finally:
                 progress.end()
     finally:

@@ -227,7 +227,7 @@ class TreeSampler:
             # A bug of the environment or of a tool ends only this trajectory.
             agent.turns.append(turn_of(finished, times))
             agent.stop = StepInfo(stop_reason=StopReason.ERROR)
-            self._errors.append(TrajectoryError.of(error, agent.agent_id))
+            self._errors.append(TrajectoryError.of(error, agent.agent_id, StopReason.ERROR))
             return
         step: StepInfo = info.get(INFO_STEP) or plain_step_info(terminated, truncated)
         ended = terminated or truncated
@@ -249,6 +249,8 @@ class TreeSampler:
             agent.context += [*finished.token_ids.tolist(), *observation.tolist()]
         if ended:
             agent.stop = step
+            if step.error is not None:
+                self._errors.append(TrajectoryError.of(step.error, agent.agent_id, step.stop_reason))
 
     async def _answer(self, agent: Agent, finished: Finished) -> StepResult:
         """The environment's answer to a turn: a tool's response, or the grade of the trajectory."""
@@ -369,7 +371,7 @@ class TreeSampler:
     def _refused(self, child_id: str, error: Exception) -> None:
         """Ends all forking in this question, and keeps the error."""
         self._may_fork = False
-        self._errors.append(TrajectoryError.of(error, child_id, refused_fork=True))
+        self._errors.append(TrajectoryError.of(error, child_id, None))
 
     def _take_back(self, child: Agent, parent: Agent, error: ForkRefused) -> None:
         """Takes a fork out of the tree in its first turn; a top-up replaces it."""

@@ -16,7 +16,7 @@ from rllib_arpo.core.branching import AUTO, rules_with
 from rllib_arpo.core.figures import examined_nodes
 from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason, Trajectory
 from rllib_arpo.learner.metrics import GUARD_LIMITS, NUM_ALARMS, alarms
-from rllib_arpo.rollout.messages import SampledQuestion
+from rllib_arpo.rollout.messages import SampledQuestion, TrajectoryError
 from rllib_arpo.rollout.metric_table import BATCH_METRICS, ROLLOUT_METRICS
 from rllib_arpo.tracking.first_batch import first_batch_warnings
 
@@ -45,7 +45,7 @@ class IterationLog:
     def __init__(self, metrics: MetricsLogger):
         self._metrics = metrics
         self._alarms: set[str] = set()
-        self._warned: set[tuple[object, ...]] = set()
+        self._warned: set[object] = set()
         self.num_without_signal = 0
 
     def batch(self, sampled: Sequence[SampledQuestion], metrics: Mapping[str, float], config: ARPOConfig) -> None:
@@ -68,27 +68,16 @@ class IterationLog:
             self._metrics.log_value(key, value, reduce=reduce, window=1 if reduce == "mean" else None)
 
     def errors(self, sampled: Sequence[SampledQuestion], max_share: float = 1.0) -> None:
-        """Warns of errors in environments and tools, once for each kind of error and tool.
+        """Warns of errors in environments and tools, once for each cause.
 
         Raises:
             RuntimeError: a larger share of the trajectories than `max_share` ended in an error.
         """
-        for question in sampled:
-            for error in question.errors:
-                if self._is_new("error", error.tool, error.kind, error.refused_fork):
-                    end = "The question gets no more forks" if error.refused_fork else "Such trajectories are masked"
-                    metric = "forks_refused" if error.refused_fork else "stop/error"
-                    logger.warning("%s, %s. %s (%s).", question.ref, error, end, metric)
-
-        reasons = Counter(trajectory.stop_reason for trajectory in _trajectories(sampled))
-        share = sum(reasons[reason] for reason in ENDED_IN_ERROR) / max(reasons.total(), 1)
+        warn_of_errors(sampled, self._warned)
+        causes = [cause for question in sampled for cause in _causes(question)]
+        share = len(causes) / max(len(_trajectories(sampled)), 1)
         if share > max_share:
-            raised = [error for question in sampled for error in question.errors]
-            unread = reasons[StopReason.UNREAD_VERDICT] > reasons[StopReason.BROKEN_TOOL]
-            masked = (
-                "verdicts cannot be read (stop/unread_verdict)" if unread else "a tool is broken (stop/broken_tool)"
-            )
-            [(cause, _)] = Counter(map(str, raised)).most_common(1) or [(masked, 0)]
+            [(cause, _)] = Counter(causes).most_common(1)
             much = f"{share:.0%} of the trajectories ended in an error (max_error_share={max_share:g})"
             raise RuntimeError(f"{much}, for example: {cause}.")
 
@@ -112,7 +101,7 @@ class IterationLog:
     def forks(self, rate: float, branching: str, threshold: float | str) -> None:
         """Warns once if most tool responses exceed a threshold. Args: `rate`: share of decided nodes that forked."""
         has_threshold = branching in rules_with("branch_threshold") and threshold != AUTO
-        if has_threshold and rate > MAX_FORK_RATE and self._is_new("forks"):
+        if has_threshold and rate > MAX_FORK_RATE and _is_new("forks", self._warned):
             much = f"While forks were left, {rate:.0%} of the tool responses forked (fork_rate)"
             logger.warning("%s, so the entropy hardly chooses: raise branch_threshold.", much)
 
@@ -127,10 +116,32 @@ class IterationLog:
         self._alarms = set(found)
         self._metrics.log_value((*learner, NUM_ALARMS.name), NUM_ALARMS.of(found), window=1)
 
-    def _is_new(self, *what: object) -> bool:
-        is_new = what not in self._warned
-        self._warned.add(what)
-        return is_new
+
+def warn_of_errors(sampled: Sequence[SampledQuestion], warned: set[object]) -> None:
+    """Warns of errors in environments and tools, once for each cause, which it adds to `warned`."""
+    for question in sampled:
+        for error in question.errors:
+            if _is_new(error, warned):
+                refused = error.stop_reason is None
+                end = "The question gets no more forks" if refused else "Such trajectories are masked"
+                metric = "forks_refused" if refused else f"stop/{error.stop_reason}"
+                logger.warning("%s, %s. %s (%s).", question.ref, error, end, metric)
+
+
+def _is_new(what: object, warned: set[object]) -> bool:
+    is_new = what not in warned
+    warned.add(what)
+    return is_new
+
+
+def _causes(question: SampledQuestion) -> list[TrajectoryError | str]:
+    """For each trajectory that ended in an error the error, or the ending if the environment does not say why."""
+    known = {error.agent_id: error for error in question.errors if error.stop_reason is not None}
+    return [
+        known.get(trajectory.agent_id) or f"stop/{trajectory.stop_reason}"
+        for trajectory in question.tree.trajectories
+        if trajectory.stop_reason in ENDED_IN_ERROR
+    ]
 
 
 def _why_no_signal(sampled: Sequence[SampledQuestion]) -> str:

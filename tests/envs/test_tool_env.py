@@ -87,8 +87,9 @@ def test_a_broken_tool_or_reward_ends_the_trajectory_and_no_other(begun, turn, e
     env = begun(num_roots=3, tools=NOTEBOOK, reward=raising)
     _, reward, info, done = turn(env, "0", note("broken"))
     assert (reward, info.stop_reason, info.tool_call.name, done) == (0.0, StopReason.BROKEN_TOOL, "note", True)
+    assert (str(info.error), info.error.__notes__) == ("no ink", ["tool: note"])
     _, reward, info, done = turn(env, "1", f"<answer> \\boxed{{{env.question.answers[0]}}} </answer>")
-    assert (reward, info.stop_reason, info.accuracy, done) == (0.0, reason, 0.0, True)
+    assert (reward, info.stop_reason, info.accuracy, done, info.error) == (0.0, reason, 0.0, True, error)
     assert reason in MASKED_STOP_REASONS & OUTAGE_STOP_REASONS
     assert turn(env, "2", note("a"))[3] is False
 

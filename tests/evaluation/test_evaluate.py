@@ -79,6 +79,16 @@ def test_a_tool_that_does_not_start_is_one_sentence(arguments, no_engine, monkey
     assert capsys.readouterr().err == "error: no sandbox here\n"
 
 
+def test_why_a_tool_is_broken_is_told_once(arguments, monkeypatch, caplog):
+    async def run(*_call):
+        raise BrokenToolError("no sandbox here")
+
+    monkeypatch.setattr(PythonTool, "run", run)
+    assert run_command("evaluate", arguments()) == 0
+    [warning] = caplog.messages
+    assert "the tool 'python' raised BrokenToolError: no sandbox here (" in warning
+
+
 @pytest.fixture(scope="module")
 def finished(model_folder, tmp_path_factory):
     """A finished evaluation: its command, folder and summary."""

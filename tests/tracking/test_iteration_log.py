@@ -61,19 +61,22 @@ def test_a_tool_has_zero_calls_in_an_iteration_without_one():
     assert math.isnan(third["tools"]["search"]["latency_p50"])
 
 
-def test_an_error_is_told_once_for_each_tool_and_kind(caplog):
-    broken = TrajectoryError("0", "python", "OSError", "no space", "python.py, line 3")
-    other = TrajectoryError("1", "search", "OSError", "no space", "search.py, line 5")
-    refused = TrajectoryError("0.0", "", "OSError", "no copy", "env.py, line 1", refused_fork=True)
+FULL = TrajectoryError("0", "python", "OSError", "no space", "python.py, line 3", StopReason.ERROR)
+
+
+def test_an_error_is_told_once_for_each_cause(caplog):
+    other = TrajectoryError("1", "", "BrokenToolError", "no key", "judge.py, line 5", StopReason.BROKEN_TOOL)
+    again = replace(other, agent_id="2", text="a wrong key")
+    refused = TrajectoryError("0.0", "", "OSError", "no copy", "env.py, line 1", None)
     log = IterationLog(MetricsLogger(root=True))
     with caplog.at_level(logging.WARNING, "rllib_arpo"):
-        log.errors([sampled(None, errors=(broken, broken))])
-        log.errors([sampled(None, errors=(broken, other, refused))])
+        log.errors([sampled(None, errors=(FULL, FULL))])
+        log.errors([sampled(None, errors=(FULL, other, again, refused))])
     assert [record.getMessage() for record in caplog.records] == [
         "training question 7, trajectory 0: the tool 'python' raised OSError: no space (python.py, line 3). "
         "Such trajectories are masked (stop/error).",
-        "training question 7, trajectory 1: the tool 'search' raised OSError: no space (search.py, line 5). "
-        "Such trajectories are masked (stop/error).",
+        "training question 7, trajectory 1: the environment raised BrokenToolError: no key (judge.py, line 5). "
+        "Such trajectories are masked (stop/broken_tool).",
         "training question 7, trajectory 0.0: the environment raised OSError: no copy (env.py, line 1). "
         "The question gets no more forks (forks_refused).",
     ]
@@ -91,9 +94,8 @@ def ended(*reasons: StopReason, format_valid: bool = False, accuracy: float = 0.
 
 
 def test_most_trajectories_in_error_end_the_run():
-    broken = TrajectoryError("0", "python", "OSError", "no space", "python.py, line 3")
     log = IterationLog(MetricsLogger(root=True))
-    half = [ended(StopReason.ANSWER, StopReason.ERROR, errors=(broken,))]
+    half = [ended(StopReason.ERROR, StopReason.ANSWER, errors=(FULL,))]
     log.errors(half, 0.5)
     with pytest.raises(RuntimeError) as raised:
         log.errors([*half, ended(StopReason.BROKEN_TOOL)], 0.5)
@@ -101,10 +103,18 @@ def test_most_trajectories_in_error_end_the_run():
         "67% of the trajectories ended in an error (max_error_share=0.5), for example: trajectory 0: the tool 'python' "
         "raised OSError: no space (python.py, line 3)."
     )
-    with pytest.raises(RuntimeError, match=r"^100% .*, for example: a tool is broken \(stop/broken_tool\)\.$"):
-        log.errors([ended(StopReason.BROKEN_TOOL)], 0.5)
-    with pytest.raises(RuntimeError, match=r"for example: verdicts cannot be read \(stop/unread_verdict\)\.$"):
-        log.errors([ended(StopReason.UNREAD_VERDICT)], 0.5)
+    # The most frequent cause of those that the share counts, whichever trajectory and question.
+    refused = TrajectoryError("0.0", "", "OSError", "no copy", "env.py, line 1", None)
+    judges = tuple(
+        TrajectoryError(str(i), "", "BrokenToolError", f"no key {i}", "judge.py, line 5", StopReason.BROKEN_TOOL)
+        for i in range(2)
+    )
+    broken = ended(StopReason.BROKEN_TOOL, StopReason.BROKEN_TOOL, errors=(*3 * [refused], *judges))
+    with pytest.raises(RuntimeError, match=r"^75% .*, for example: trajectory 0: the .* BrokenToolError: no key 0 \("):
+        log.errors([*half, broken], 0.5)
+    # An environment of one's own may not say why.
+    with pytest.raises(RuntimeError, match=r"^100% .*, for example: stop/broken_tool\.$"):
+        log.errors([ended(StopReason.BROKEN_TOOL, errors=(refused,))], 0.5)
 
 
 @pytest.mark.parametrize(
