@@ -52,7 +52,7 @@ def bounded_f1(answer: str, gold: Sequence[str]) -> float:
     Plain F1 pays for lists: "Paris London" would earn 0.67 whichever of the two is right. With this bound no answer can
     earn anything against two golds that have no word in common.
     """
-    return max(token_f1(answer, alias, MIN_PRECISION) for alias in gold)
+    return max((token_f1(answer, alias, MIN_PRECISION) for alias in gold), default=0.0)
 
 
 def _unboxed(alias: str) -> str:

@@ -14,6 +14,7 @@ PAIRS = Path(__file__).with_name("qa_pairs.tsv")
         ("Barack Hussein Obama", ["Barack Obama"], 0.8),
         ("Paris, France", ["Paris"], 0.0),
         ("Obama", ["Barack Obama"], 2 / 3),
+        ("Obama", [], 0.0),
         ("Paris London", ["Paris"], 0.0),
         ("Paris or London", ["Paris", "London"], 0.0),
         ("NYC", ["New York City", "nyc."], 1.0),
@@ -53,7 +54,7 @@ def test_token_f1_has_no_bound_but_for_yes_and_no():
 
 
 def test_a_gold_answer_may_stand_in_a_box():
-    assert exact_match("paris", ["\\boxed {Paris}"]) == 1.0
+    assert exact_match("paris", ["\\boxed {Paris}"]) == token_f1("paris", "\\boxed {Paris}") == 1.0
     assert exact_match("London", ["\\boxed{Paris}"]) == 0.0
 
 
