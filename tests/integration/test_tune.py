@@ -49,7 +49,7 @@ def results(ray_cluster, model_folder, workspace) -> tune.ResultGrid:
     marker = workspace / "failed"
 
     def fail_once(*, algorithm, **_kwargs):
-        if algorithm.iteration == 1 and not marker.exists():
+        if algorithm.iteration == 2 and not marker.exists():
             marker.touch()
             raise RuntimeError("once")
 
