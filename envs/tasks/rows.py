@@ -13,7 +13,7 @@ from rllib_arpo.envs.support.data_files import fingerprint, json_values, opened_
 from rllib_arpo.envs.support.texts import first_line
 
 Row = dict[str, Any]
-#: Files that a process keeps open: a run asks all its files in turn, and would read a dropped one for every question.
+#: Files whose rows a process keeps: a run asks them in random order, and reads a dropped file for every question.
 MAX_FILES = 1024
 
 

@@ -16,8 +16,8 @@ from rllib_arpo.weights import transfer_backend
 from rllib_arpo.weights.transports import transfer_refusals
 
 
-def _split_has_rows(config: AlgorithmConfig) -> bool:
-    """Whether "test" in `evaluation_config` has an effect: a `hub_split` of training would replace it."""
+def _test_is_held_out(config: AlgorithmConfig) -> bool:
+    """Whether "test" in `evaluation_config` means what it says: a `hub_split` of training would take its place."""
     own = (config.evaluation_config or {}).get("env_config") or {}
     divided = "hub_split" in own or "train_fraction" in {**config.env_config, **own}
     return own.get("split") != TEST or divided or not config.env_config.get("hub_split")
@@ -37,7 +37,7 @@ NEEDS_OF_RLLIB = {
     ),
     "evaluation_config": Need(
         "evaluation would also ask env_config['hub_split']={env_config[hub_split]!r}; give it a hub_split of its own",
-        _split_has_rows,
+        _test_is_held_out,
         {
             "env_config": {"task": "gsm8k", "hub_split": "train[:2000]"},
             "evaluation_config": {"env_config": {"split": "test"}},
