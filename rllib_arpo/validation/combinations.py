@@ -19,8 +19,8 @@ from rllib_arpo.weights.transports import transfer_refusals
 def _test_is_held_out(config: AlgorithmConfig) -> bool:
     """Whether "test" in `evaluation_config` means what it says: a `hub_split` of training would take its place."""
     own = (config.evaluation_config or {}).get("env_config") or {}
-    divided = "hub_split" in own or "train_fraction" in {**config.env_config, **own}
-    return own.get("split") != TEST or divided or not config.env_config.get("hub_split")
+    divided = "hub_split" in own or {**config.env_config, **own}.get("train_fraction")
+    return bool(own.get("split") != TEST or divided or not config.env_config.get("hub_split"))
 
 
 #: Keys of RLlib that only training reads -> their condition.
