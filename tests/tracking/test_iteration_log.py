@@ -67,7 +67,7 @@ FULL = TrajectoryError("0", "python", "OSError", "no space", "python.py, line 3"
 def test_an_error_is_told_once_for_each_cause(caplog):
     other = TrajectoryError("1", "", "BrokenToolError", "no key", "judge.py, line 5", StopReason.BROKEN_TOOL)
     again = replace(other, agent_id="2", text="a wrong key")
-    refused = TrajectoryError("0.0", "", "OSError", "no copy", "env.py, line 1", None)
+    refused = TrajectoryError("0.0", "", "OSError", "no \x1b[2Jcopy", "env.py, line 1", None)
     log = IterationLog(MetricsLogger(root=True))
     with caplog.at_level(logging.WARNING, "rllib_arpo"):
         log.errors([sampled(None, errors=(FULL, FULL))])
@@ -77,7 +77,7 @@ def test_an_error_is_told_once_for_each_cause(caplog):
         "Such trajectories are masked (stop/error).",
         "training question 7, trajectory 1: the environment raised BrokenToolError: no key (judge.py, line 5). "
         "Such trajectories are masked (stop/broken_tool).",
-        "training question 7, trajectory 0.0: the environment raised OSError: no copy (env.py, line 1). "
+        "training question 7, trajectory 0.0: the environment raised OSError: no \\x1b[2Jcopy (env.py, line 1). "
         "The question gets no more forks (forks_refused).",
     ]
 
