@@ -84,7 +84,7 @@ def sums(value: Callable[[SampledQuestion], float]) -> Callable[[Rollout], float
 
 
 def _rises(nodes: Iterable[ExaminedNode]) -> list[float]:
-    """dH of the on-policy nodes."""
+    """dH after the responses of trajectories from the prompt."""
     return [node.decision.delta for node in nodes if node.from_prompt]
 
 
