@@ -42,9 +42,9 @@ from rllib_arpo.options.tables import OPTIONS
 from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser
 from rllib_arpo.recipes.gpus import engine_memory
 
-#: Two epochs of train_10k.parquet: 128 of its 10,000 questions an iteration, and the last 16 of an epoch are left out.
+#: The authors' two epochs of train_10k.parquet: iterations of 128 questions, without the last 16 of the 10,000.
 REASONING_ITERATIONS = 2 * (10_000 // 128)
-#: Five epochs of hard_search_1k.parquet, which has 1,071 questions; 47 of them are left out of each epoch.
+#: Their five epochs of hard_search_1k.parquet, without the last 47 of the 1,071.
 DEEP_SEARCH_ITERATIONS = 5 * (1_071 // 128)
 #: N = 8, M = 16, and the number of questions in an update and in an optimizer step.
 NUM_INITIAL_ROLLOUTS, NUM_ROLLOUTS = 8, 16
@@ -74,7 +74,7 @@ MAX_EVALUATED = 203
 STOP_REWARD = 0.6
 #: The authors save and evaluate every five iterations.
 CHECKPOINT_FREQUENCY = 5
-#: The authors trained on one node.
+#: The recipes need one node with as many GPUs.
 NUM_GPUS = 8
 #: The value of `--python-backend` for the local back-end without its sandbox.
 UNSAFE = "unsafe"

@@ -240,7 +240,8 @@ def prepare(jobs: Iterable[Job]) -> None:
     """
     checked: set[str] = set()
     for job in jobs:
-        start, rate = job.study.start_model(job.seed), None if job.source is None else 0.5  # Any rate will do.
+        start = job.study.start_model(job.seed)
+        rate = None if job.source is None else 0.5  # Not known yet; any rate will do.
         names = {f"arm {job.arm.name}", f"start model {shlex.join(start.arguments)}"}
         if names <= checked:
             continue

@@ -78,8 +78,7 @@ class PrioritizedDraws:
         number = self._drawn.pop(place)
         if not self.share:
             return False
-        rate = None if tree is None else pass_rate(tree)
-        if tree is None or rate is None:  # Asked again, it would probably fail again.
+        if tree is None or (rate := pass_rate(tree)) is None:  # Asked again, it would probably fail again.
             self._record = {key: found for key, found in self._record.items() if found[0] != number}
             return False
         earlier = self._record.pop(tree.question_id, None)

@@ -15,6 +15,7 @@ from rllib_arpo.envs.forkable_env import TOOL_NOTE
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.faults import Failure
 from rllib_arpo.rollout.episodes import TreeEpisode
+from rllib_arpo.terminal import printable
 
 
 class Purpose(enum.StrEnum):
@@ -93,7 +94,7 @@ class TrajectoryError:
 
     def __str__(self) -> str:
         tool = f"the tool {self.tool!r}" if self.tool else "the environment"
-        return f"trajectory {self.agent_id}: {tool} raised {self.kind}: {self.text} ({self.place})"
+        return printable(f"trajectory {self.agent_id}: {tool} raised {self.kind}: {self.text} ({self.place})")
 
 
 @dataclass(frozen=True, slots=True)

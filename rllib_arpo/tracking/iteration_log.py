@@ -18,7 +18,6 @@ from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason, Trajectory
 from rllib_arpo.learner.metrics import GUARD_LIMITS, NUM_ALARMS, alarms
 from rllib_arpo.rollout.messages import SampledQuestion, TrajectoryError
 from rllib_arpo.rollout.metric_table import BATCH_METRICS, ROLLOUT_METRICS
-from rllib_arpo.terminal import printable
 from rllib_arpo.tracking.first_batch import first_batch_warnings
 
 if TYPE_CHECKING:
@@ -126,7 +125,7 @@ def warn_of_errors(sampled: Sequence[SampledQuestion], warned: set[object]) -> N
                 refused = error.stop_reason is None
                 end = "The question gets no more forks" if refused else "Such trajectories are masked"
                 metric = "forks_refused" if refused else f"stop/{error.stop_reason}"
-                logger.warning("%s, %s. %s (%s).", question.ref, printable(str(error)), end, metric)
+                logger.warning("%s, %s. %s (%s).", question.ref, error, end, metric)
 
 
 def _is_new(what: object, warned: set[object]) -> bool:
