@@ -206,7 +206,7 @@ class ARPO(Algorithm):
         self.metrics.aggregate(self._dispatcher.take_metrics(Purpose.TRAINING), key=ENV_RUNNER_RESULTS)
         self._log.batch(asked, metrics, self.config)
         if self._num_updates == 0:
-            self._log.first_batch(asked, self.config.branching)
+            self._log.first_batch(asked, self.config)
         self._rollout_history.extend(EarlierQuestion.of(one.tree, one.entropy_window) for one in asked)
         return batch.questions
 

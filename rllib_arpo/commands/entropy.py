@@ -27,7 +27,7 @@ from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import origin
 
 SUMMARY = "entropy.json"
-#: Option and key of `BranchingParams` -> the rule for its value. The defaults are ARPO's.
+#: Option and key of `BranchingParams`, which has the default -> the rule for its value.
 BRANCHING_OPTIONS = {
     "branch_base_probability": PROBABILITY,
     "branch_entropy_weight": POSITIVE,
@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--entropy-normalization", choices=ENTROPY_NORMALIZATIONS, default=defaults.entropy_normalization,
         help="the scale of dH")  # fmt: skip
     for name in BRANCHING_OPTIONS:
-        default = getattr(defaults, name)
+        default = getattr(BranchingParams(), name)
         add(f"--{name.replace('_', '-')}", type=type(default), default=default, help="as in ARPOConfig")
     add_sampling_arguments(parser)
     parser.set_defaults(samples=4, entropies=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 #: `branch_width`: the first responses that fork share the whole budget for forks.
 WIDE = "wide"
-#: The paper's `branch_threshold`: our default, and the first tau of `AUTO`.
+#: The paper's `branch_threshold`, and the first tau of `AUTO`.
 PAPER_THRESHOLD = 0.5
 #: `branch_threshold`: tau follows the rises of the last questions (`threshold_of`).
 AUTO = "auto"

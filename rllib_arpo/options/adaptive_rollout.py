@@ -40,8 +40,13 @@ def _monitors(config: AlgorithmConfig) -> bool:
 
 
 def _follows_earlier_questions(config: AlgorithmConfig) -> bool:
-    automatic = config.entropy_baseline == "running" or config.branch_threshold == AUTO
+    automatic = config.entropy_baseline == "running" or follows_rises(config)
     return automatic or looks_back(config.branching) or _monitors(config)
+
+
+def follows_rises(config: AlgorithmConfig) -> bool:
+    """Whether tau follows the rises of earlier questions."""
+    return config.branch_threshold == AUTO and config.branching in rules_with("branch_threshold")
 
 
 def _chooses_without_entropy(branching: str) -> bool:
@@ -150,10 +155,10 @@ ADAPTIVE_ROLLOUT = {
         optional(at_least(1)),
         Reader.TRAINING,
         Need(
-            "nothing uses earlier questions; set entropy_baseline='running', branching='permuted', "
-            "branch_threshold='auto' or a pre_monitoring_sensitivity",
+            "nothing uses earlier questions; set branch_threshold='auto', entropy_baseline='running', "
+            "branching='permuted' or a pre_monitoring_sensitivity",
             lambda c: c.branching == "never" or c.entropy_baseline_questions is None or _follows_earlier_questions(c),
-            {"entropy_baseline_questions": 9},
+            {"entropy_baseline_questions": 9, "branch_threshold": 0.5},
         ),
     ),
     "record_entropies": option(
@@ -170,15 +175,11 @@ ADAPTIVE_ROLLOUT = {
     ),
     "branch_entropy_weight": option(FORK_RULE.branch_entropy_weight, "beta in P.", POSITIVE, Reader.FORKS),
     "branch_threshold": option(
-        FORK_RULE.branch_threshold,
-        'tau: a response forks if P exceeds it. "auto": the tau that `branch_share` of the earlier responses exceed.',
+        AUTO,
+        'tau: a response forks if P exceeds it. "auto": the tau that `branch_share` of the earlier responses exceed; '
+        "the paper has 0.5.",
         or_name(FINITE, AUTO),
         Reader.FORKS,
-        Need(
-            "entropy_baseline='running' follows the run already; set a number",
-            lambda c: c.branch_threshold != AUTO or c.entropy_baseline != "running",
-            {"branch_threshold": "auto", "entropy_baseline": "running"},
-        ),
     ),
     "branch_share": option(
         None,
@@ -187,8 +188,8 @@ ADAPTIVE_ROLLOUT = {
         Reader.TRAINING,
         Need(
             "only branch_threshold='auto' reads it",
-            lambda c: c.branching == "never" or c.branch_share is None or c.branch_threshold == AUTO,
-            {"branch_share": 0.3},
+            lambda c: c.branching == "never" or c.branch_share is None or follows_rises(c),
+            {"branch_share": 0.3, "branch_threshold": 0.5},
         ),
     ),
     "random_fork_probability": option(

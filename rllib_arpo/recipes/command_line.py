@@ -9,7 +9,7 @@ from typing import Any
 from ray.tune.registry import get_trainable_cls
 
 from rllib_arpo.arpo_config import ARPOConfig
-from rllib_arpo.core.branching import rules_with
+from rllib_arpo.core.branching import AUTO, rules_with
 from rllib_arpo.options.adaptive_rollout import ADAPTIVE_ROLLOUT
 from rllib_arpo.options.tables import OPTIONS
 
@@ -97,7 +97,7 @@ def arm_config(
     args: argparse.Namespace,
     *,
     num_rollouts: int,
-    branch_threshold: float,
+    branch_threshold: float | str = AUTO,
     max_response_tokens: int,
     questions_per_batch: int,
     questions_per_minibatch: int | None = None,
@@ -112,7 +112,7 @@ def arm_config(
     Args:
         args: what a parser with the arguments of `add_arm_args` has read.
         num_rollouts: M, unless the command line has it.
-        branch_threshold: tau of the rule "threshold", unless the command line has it.
+        branch_threshold: tau, unless the command line has it or the fork rule has none.
         max_response_tokens: as in `ARPOConfig`.
         questions_per_batch, questions_per_minibatch: unless the command line has them; None: a whole batch.
         settings: further settings of the recipe; a setting in which the algorithm differs from ARPO stays the

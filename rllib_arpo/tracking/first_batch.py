@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rllib_arpo.core.branching import rules_with
+from rllib_arpo.core.branching import AUTO, rules_with
 from rllib_arpo.core.figures import ExaminedNode, has_signal
 from rllib_arpo.core.tree import QuestionTree
 
 
 def first_batch_warnings(
-    trees: Sequence[QuestionTree], nodes: Sequence[ExaminedNode], branching: str, no_signal: str
+    trees: Sequence[QuestionTree],
+    nodes: Sequence[ExaminedNode],
+    branching: str,
+    branch_threshold: float | str,
+    no_signal: str,
 ) -> Iterator[str]:
     """At most one sentence if the updates have nothing to learn from, and one if nothing forks.
 
     Args:
         nodes: the examined nodes of the trees.
         branching: the name of the fork rule.
+        branch_threshold: tau. With "auto" the next batch's tau is lower if nothing forks.
         no_signal: if no question has a signal: the likely cause, and what to do.
     """
     trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
@@ -36,8 +41,8 @@ def first_batch_warnings(
     if not nodes:
         yield "No trajectory of the first batch goes on after a tool's response, so nothing forks."
     # A response is not decided if, for example, the environment has refused the first fork, or roots were cut off.
-    elif decided and branching in rules_with("branch_threshold"):
+    elif decided and branching in rules_with("branch_threshold") and branch_threshold != AUTO:
         yield (
-            f"None of the {len(decided)} tool responses of the first batch forks: branch_threshold is too high; "
-            'lower it ("auto" follows dH from now on).'
+            f"None of the {len(decided)} tool responses of the first batch forks: branch_threshold is too high; lower "
+            'it, or set "auto".'
         )

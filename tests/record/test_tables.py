@@ -80,7 +80,7 @@ def test_a_file_states_its_version_and_the_settings(model_folder):
     stated = json.loads(metadata[schema.SETTINGS_KEY])
     assert stated == settings_of(made)
     names = ("model_name_or_path", "branching", "branch_width", "temperature", "branch_threshold", "baseline", "seed")
-    assert [stated[name] for name in names] == [model_folder, "random", "wide", 0.7, 0.5, "group", 5]
+    assert [stated[name] for name in names] == [model_folder, "random", "wide", 0.7, "auto", "group", 5]
 
 
 def recorded(folder: Path, made: ARPOConfig, questions: list[SampledQuestion], episodes: list[TreeEpisode]) -> list:

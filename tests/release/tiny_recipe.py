@@ -18,7 +18,6 @@ def make_config(model: str, args) -> ARPOConfig:
         arm_config(
             args,
             num_rollouts=4,
-            branch_threshold=0.5,
             max_response_tokens=120,
             questions_per_batch=2,
         )

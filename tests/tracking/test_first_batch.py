@@ -55,8 +55,8 @@ def parts(questions: Sequence[Asked]) -> tuple[list[QuestionTree], list[Examined
     return [one.tree for one in questions], [node for one in questions for node in one.nodes]
 
 
-def warnings(*stats: Asked, branching: str = "threshold") -> list[str]:
-    return list(first_batch_warnings(*parts(stats), branching, "the questions are too easy: ask others"))
+def warnings(*stats: Asked, branching: str = "threshold", threshold: float | str = 0.5) -> list[str]:
+    return list(first_batch_warnings(*parts(stats), branching, threshold, "the questions are too easy: ask others"))
 
 
 NOTHING = asked("00", "00", "01", pays=[0.0, -1.0, 0.0, 0.0])
@@ -80,13 +80,14 @@ def test_updates_with_nothing_to_work_with(stats, told):
 @pytest.mark.parametrize(("forked", "told"), [
     ("", "No trajectory of the first batch goes on after a tool's response, so nothing forks."),
     ("0000", "None of the 8 tool responses of the first batch forks: branch_threshold is too high; lower "
-             'it ("auto" follows dH from now on).'),
+             'it, or set "auto".'),
 ])  # fmt: skip
 def test_forks_with_nothing_to_work_with(forked, told):
     stats = [asked("10", "01", forked), asked("00", "01", forked)]
     # Until there are earlier questions, "permuted" is decided by the own dH.
     assert warnings(*stats) == warnings(*stats, branching="permuted") == [told]
     assert warnings(*stats, branching="never") == []
+    assert warnings(*stats, threshold="auto") == ([told] if "goes on" in told else [])
     # Nothing is told of responses that no rule was asked about: a fork was refused before.
     undecided = [
         replace(one, nodes=tuple(replace(n, decision=replace(n.decision, eligible=False)) for n in one.nodes))

@@ -82,7 +82,7 @@ FURTHER: tuple[dict[str, Any], ...] = (
     {"callbacks_class": [RLlibCallback, OwnCallbacks]},
     {"_learner_class": OwnGradients},
     # What belongs to other fork rules.
-    {"branch_threshold": "auto", "branching": "probability"},
+    {"branch_threshold": 0.6, "branching": "probability"},
     {"branch_threshold": 0.9, "branching": "always"},
     {"branch_base_probability": 0.1, "branching": "random", "random_fork_probability": 0.5},
     {"branch_entropy_weight": 2.0, "branching": "random", "random_fork_probability": 0.5},
@@ -141,7 +141,8 @@ FURTHER: tuple[dict[str, Any], ...] = (
     {"evaluation_config": {"temperature": 0.5}},
     {"evaluation_config": {"explore": True, "branch_width": 2}},
     {"evaluation_config": {"explore": True, "branching": "permuted"}},
-    {"evaluation_config": {"explore": True, "branching": "threshold", "branch_threshold": "auto"}},
+    {"branch_threshold": 0.6,
+     "evaluation_config": {"explore": True, "branching": "threshold", "branch_threshold": "auto"}},
     {"evaluation_config": {"explore": True, "branching": "threshold", "num_rollouts": 1}},
     {"evaluation_config": {"env_config": {"spli": "test"}}, "evaluation_num_env_runners": 1},
 )  # fmt: skip

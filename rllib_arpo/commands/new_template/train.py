@@ -27,7 +27,6 @@ def make_config(model: str, args) -> ARPOConfig:
         arm_config(
             args,
             num_rollouts=8,
-            branch_threshold=0.5,
             max_response_tokens=1024,
             questions_per_batch=4,
         )
