@@ -25,9 +25,8 @@ BASELINES = {
     "shapes-again-small": "grpo n2-z7",
     "credit-small": "grpo grpo-same-state",
     "credit-late-small": "grpo grpo-same-state n2-z7",
-        "depth-late-small": "permuted-n2-z7",
+    "depth-late-small": "permuted-n2-z7",
     "any-small": "permuted random depth grpo grpo-m8",
-
     "lake-small": "grpo grpo-m8",
     "lake-path-small": "grpo grpo-m8 grpo-same-state n2-z7",
     "shapes-smollm2": "grpo",
