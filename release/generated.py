@@ -48,8 +48,8 @@ FIRST_OPTIONS = {
     "num_initial_rollouts": "N ([why 2](algorithm.md#which-responses-are-forked)).",
     "branch_width": 'Z. `"wide"` spends the budget at the first forks; the paper has 1.',
     "branch_threshold": (
-        'tau ([which](algorithm.md#which-responses-are-forked)). `"auto"`: the quarter of the tool responses with the '
-        "largest rises forks; the paper's 0.5: any rise."
+        'tau ([choose it](algorithm.md#which-responses-are-forked)). `"auto"` aims at the quarter of the responses '
+        "with the largest rises; the paper's 0.5 forks at any rise."
     ),
     "max_tool_calls": "Set it well above the needs of a good solution; 3 is too few for most agents.",
 }

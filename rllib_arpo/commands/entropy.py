@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the scale of dH")  # fmt: skip
     for name in BRANCHING_OPTIONS:
         default = getattr(BranchingParams(), name)
-        add(f"--{name.replace('_', '-')}", type=type(default), default=default, help="as in ARPOConfig")
+        add(f"--{name.replace('_', '-')}", type=type(default), default=default, help="as in ARPOConfig, a number")
     add_sampling_arguments(parser)
     parser.set_defaults(samples=4, entropies=True)
 

@@ -155,8 +155,8 @@ ADAPTIVE_ROLLOUT = {
         optional(at_least(1)),
         Reader.TRAINING,
         Need(
-            "nothing uses earlier questions; set branch_threshold='auto', entropy_baseline='running', "
-            "branching='permuted' or a pre_monitoring_sensitivity",
+            "nothing uses earlier questions: branching={branching!r}, branch_threshold={branch_threshold!r}, "
+            "entropy_baseline={entropy_baseline!r}",
             lambda c: c.branching == "never" or c.entropy_baseline_questions is None or _follows_earlier_questions(c),
             {"entropy_baseline_questions": 9, "branch_threshold": 0.5},
         ),
@@ -180,6 +180,11 @@ ADAPTIVE_ROLLOUT = {
         "the paper has 0.5.",
         or_name(FINITE, AUTO),
         Reader.FORKS,
+        Need(
+            "entropy_baseline='running' follows the run already; set a number",
+            lambda c: not follows_rises(c) or c.entropy_baseline != "running",
+            {"entropy_baseline": "running"},
+        ),
     ),
     "branch_share": option(
         None,
@@ -187,7 +192,7 @@ ADAPTIVE_ROLLOUT = {
         optional(number("a number between 0 and 1", lambda value: 0 < value < 1)),
         Reader.TRAINING,
         Need(
-            "only branch_threshold='auto' reads it",
+            "only branching='threshold' or 'permuted' with branch_threshold='auto' reads it",
             lambda c: c.branching == "never" or c.branch_share is None or follows_rises(c),
             {"branch_share": 0.3, "branch_threshold": 0.5},
         ),

@@ -24,6 +24,7 @@ def running(scripted):
     return scripted.adaptive_rollout(
         num_rollouts=8,
         num_initial_rollouts=4,
+        branch_threshold=0.5,
         entropy_baseline="running",
         branch_width=1,
         pre_monitoring_sensitivity=4.0,

@@ -82,7 +82,7 @@ FORKS = {"explore": True, "branching": "threshold"}
         # It need not follow earlier questions as training does, nor monitor where it does not fork.
         {"branch_threshold": "auto", "branch_share": 0.3, "entropy_baseline_questions": 32,
          "evaluation_config": {**FORKS, "branch_threshold": 0.6}},
-        {"entropy_baseline": "running", "entropy_baseline_questions": 32,
+        {"entropy_baseline": "running", "branch_threshold": 0.5, "entropy_baseline_questions": 32,
          "evaluation_config": {**FORKS, "entropy_baseline": "initial"}},
         {"branch_width": 1, "pre_monitoring_sensitivity": 1.0,
          "evaluation_config": {"pre_monitoring_sensitivity": None}},
