@@ -155,8 +155,8 @@ ADAPTIVE_ROLLOUT = {
         optional(at_least(1)),
         Reader.TRAINING,
         Need(
-            "nothing uses earlier questions: branching={branching!r}, branch_threshold={branch_threshold!r}, "
-            "entropy_baseline={entropy_baseline!r}",
+            "nothing uses earlier questions; set branching='threshold' with branch_threshold='auto', "
+            "entropy_baseline='running', branching='permuted' or a pre_monitoring_sensitivity",
             lambda c: c.branching == "never" or c.entropy_baseline_questions is None or _follows_earlier_questions(c),
             {"entropy_baseline_questions": 9, "branch_threshold": 0.5},
         ),
