@@ -16,7 +16,7 @@ from release.cluster import nodes
 from rllib_arpo.core.metric import metric_lines
 from rllib_arpo.learner.metrics import NUM_ALARMS, UPDATE_METRICS
 from rllib_arpo.options.option import Method
-from rllib_arpo.options.tables import METHODS, OPTIONS
+from rllib_arpo.options.tables import METHODS
 from rllib_arpo.rollout.metric_table import BATCH_METRICS, ROLLOUT_METRICS, TOOL_METRICS
 
 REPOSITORY = Path(__file__).parents[1]
@@ -42,17 +42,6 @@ class OptionMethods(AlgorithmConfig):
 
 #: A page in the help of an option, and the title of a section.
 _NAMED_PAGE = re.compile(r'docs/(\w+)\.md(?:, "([^"]+)")?')
-#: The options to choose first -> advice on the value to begin with.
-FIRST_OPTIONS = {
-    "num_rollouts": "M. Take more if few questions have rewards that differ.",
-    "num_initial_rollouts": "N ([why 2](algorithm.md#which-responses-are-forked)).",
-    "branch_width": 'Z. `"wide"` spends the budget at the first forks; the paper has 1.',
-    "branch_threshold": (
-        'tau ([choose it](algorithm.md#which-responses-are-forked)). `"auto"` aims at the quarter of the responses '
-        "with the largest rises; the paper's 0.5 forks at any rise."
-    ),
-    "max_tool_calls": "Set it well above the needs of a good solution; 3 is too few for most agents.",
-}
 
 
 def methods_file(_text: str) -> str:
@@ -83,12 +72,8 @@ def _anchor(section: str | None) -> str:
     return f"#{section.lower().replace(' ', '-')}" if section else ""
 
 
-def option_line(name: str, words: str) -> str:
-    return f"- `{name}` (`{OPTIONS[name].default!r}`): {with_links(words)}"
-
-
 def option_lines(method: Method) -> list[str]:
-    return [option_line(name, option.doc) for name, option in method.options.items()]
+    return [f"- `{name}` (`{option.default!r}`): {with_links(option.doc)}" for name, option in method.options.items()]
 
 
 #: Name -> the lines of the list.
@@ -96,7 +81,6 @@ LISTS: dict[str, list[str]] = {
     "rollout": [*metric_lines(ROLLOUT_METRICS), *metric_lines(TOOL_METRICS, "tools/<name>/")],
     "batch": metric_lines(BATCH_METRICS),
     "update": [*metric_lines(UPDATE_METRICS), *metric_lines([NUM_ALARMS])],
-    "first": [option_line(name, words) for name, words in FIRST_OPTIONS.items()],
     **{name: option_lines(method) for name, method in METHODS.items()},
 }
 _LIST = re.compile(r"^<!-- list: (.+) -->\n(?:- .*\n)*", re.MULTILINE)
