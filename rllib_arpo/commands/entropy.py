@@ -22,12 +22,13 @@ from rllib_arpo.evaluation.arguments import MODEL_HELP, add_sampling_arguments, 
 from rllib_arpo.evaluation.report import plain_console
 from rllib_arpo.evaluation.runner import answered
 from rllib_arpo.files import write_json
+from rllib_arpo.options.adaptive_rollout import FORK_RULE
 from rllib_arpo.options.rules import FINITE, POSITIVE, PROBABILITY
 from rllib_arpo.redaction import without_secrets
 from rllib_arpo.tracking.machine import origin
 
 SUMMARY = "entropy.json"
-#: Option and key of `BranchingParams`, which has the default -> the rule for its value.
+#: Option and key of `BranchingParams` -> the rule for its value. The defaults are `FORK_RULE`'s.
 BRANCHING_OPTIONS = {
     "branch_base_probability": PROBABILITY,
     "branch_entropy_weight": POSITIVE,
@@ -44,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--entropy-normalization", choices=ENTROPY_NORMALIZATIONS, default=defaults.entropy_normalization,
         help="the scale of dH")  # fmt: skip
     for name in BRANCHING_OPTIONS:
-        default = getattr(BranchingParams(), name)
+        default = getattr(FORK_RULE, name)
         add(f"--{name.replace('_', '-')}", type=type(default), default=default, help="as in ARPOConfig, a number")
     add_sampling_arguments(parser)
     parser.set_defaults(samples=4, entropies=True)

@@ -175,6 +175,11 @@ def rules_with(option: str) -> list[str]:
     return [name for name, rule in BRANCHING_RULES.items() if option in rule.options]
 
 
+def has_fixed_threshold(name: str, branch_threshold: float | str) -> bool:
+    """Whether a registered rule reads tau, and tau does not follow the run."""
+    return name in rules_with("branch_threshold") and branch_threshold != AUTO
+
+
 def decides_by_p(name: str) -> bool:
     """Whether a registered rule decides by P, the probability computed from the entropy."""
     rule = BRANCHING_RULES.get(name)

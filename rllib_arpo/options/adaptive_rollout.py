@@ -39,14 +39,14 @@ def _monitors(config: AlgorithmConfig) -> bool:
     return config.pre_monitoring_sensitivity is not None
 
 
-def _follows_earlier_questions(config: AlgorithmConfig) -> bool:
-    automatic = config.entropy_baseline == "running" or follows_rises(config)
-    return automatic or looks_back(config.branching) or _monitors(config)
-
-
-def follows_rises(config: AlgorithmConfig) -> bool:
+def _follows_rises(config: AlgorithmConfig) -> bool:
     """Whether tau follows the rises of earlier questions."""
     return config.branch_threshold == AUTO and config.branching in rules_with("branch_threshold")
+
+
+def _follows_earlier_questions(config: AlgorithmConfig) -> bool:
+    automatic = config.entropy_baseline == "running" or _follows_rises(config)
+    return automatic or looks_back(config.branching) or _monitors(config)
 
 
 def _chooses_without_entropy(branching: str) -> bool:
@@ -182,7 +182,7 @@ ADAPTIVE_ROLLOUT = {
         Reader.FORKS,
         Need(
             "entropy_baseline='running' follows the run already; set a number",
-            lambda c: not follows_rises(c) or c.entropy_baseline != "running",
+            lambda c: not _follows_rises(c) or c.entropy_baseline != "running",
             {"entropy_baseline": "running"},
         ),
     ),
@@ -193,7 +193,7 @@ ADAPTIVE_ROLLOUT = {
         Reader.TRAINING,
         Need(
             "only branching='threshold' or 'permuted' with branch_threshold='auto' reads it",
-            lambda c: c.branching == "never" or c.branch_share is None or follows_rises(c),
+            lambda c: c.branching == "never" or c.branch_share is None or _follows_rises(c),
             {"branch_share": 0.3, "branch_threshold": 0.5},
         ),
     ),

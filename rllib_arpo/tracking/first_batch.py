@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from rllib_arpo.core.branching import AUTO, rules_with
+from rllib_arpo.core.branching import has_fixed_threshold
 from rllib_arpo.core.figures import ExaminedNode, has_signal
 from rllib_arpo.core.tree import QuestionTree
 
@@ -41,7 +41,7 @@ def first_batch_warnings(
     if not nodes:
         yield "No trajectory of the first batch goes on after a tool's response, so nothing forks."
     # A response is not decided if, for example, the environment has refused the first fork, or roots were cut off.
-    elif decided and branching in rules_with("branch_threshold") and branch_threshold != AUTO:
+    elif decided and has_fixed_threshold(branching, branch_threshold):
         yield (
             f"None of the {len(decided)} tool responses of the first batch forks: branch_threshold is too high; lower "
             'it, or set "auto".'

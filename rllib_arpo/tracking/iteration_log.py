@@ -12,7 +12,7 @@ from ray.rllib.core import DEFAULT_MODULE_ID
 from ray.rllib.utils.metrics import ENV_RUNNER_RESULTS, LEARNER_RESULTS
 from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
 
-from rllib_arpo.core.branching import AUTO, rules_with
+from rllib_arpo.core.branching import has_fixed_threshold
 from rllib_arpo.core.figures import examined_nodes
 from rllib_arpo.core.tree import MASKED_STOP_REASONS, StopReason, Trajectory
 from rllib_arpo.learner.metrics import GUARD_LIMITS, NUM_ALARMS, alarms
@@ -102,8 +102,8 @@ class IterationLog:
 
     def forks(self, rate: float, branching: str, threshold: float | str) -> None:
         """Warns once if most tool responses exceed a threshold. Args: `rate`: share of decided nodes that forked."""
-        has_threshold = branching in rules_with("branch_threshold") and threshold != AUTO
-        if has_threshold and rate > MAX_FORK_RATE and _is_new("forks", self._warned):
+        is_fixed = has_fixed_threshold(branching, threshold)
+        if is_fixed and rate > MAX_FORK_RATE and _is_new("forks", self._warned):
             much = f"While forks were left, {rate:.0%} of the tool responses forked (fork_rate)"
             logger.warning("%s, so the entropy hardly chooses: raise branch_threshold.", much)
 
