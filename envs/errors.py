@@ -26,8 +26,9 @@ class RaisedToolError(ToolError):
         kinds: the `class_names` of the exception.
     """
 
-    def __init__(self, error: Exception):
-        super().__init__(str(error) or type(error).__name__)
+    def __init__(self, error: BaseException):
+        text = repr(error) if isinstance(error, SystemExit) else str(error)
+        super().__init__(text or type(error).__name__)
         self.kinds = class_names(error)
 
 
@@ -55,7 +56,7 @@ class ContractError(DataError):
     """The user's code, a reward or an environment, raised or returned something that its contract does not allow."""
 
 
-def class_names(error: Exception) -> tuple[str, ...]:
+def class_names(error: BaseException) -> tuple[str, ...]:
     """The names of the exception's class and its bases, below `Exception`."""
     return tuple(kind.__name__ for kind in type(error).__mro__[:-3]) or ("Exception",)
 

@@ -45,6 +45,11 @@ class Question:
     shots: tuple[Shot, ...] = ()
     row: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def asked(self) -> str:
+        """The text of the last message; empty if the world asks."""
+        return self.messages[-1][1] if self.messages else ""
+
 
 #: (answer, question) -> accuracy in [0, 1].
 Comparison = Callable[[str, Question], Awaitable[float]]

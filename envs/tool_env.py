@@ -34,6 +34,7 @@ from rllib_arpo.envs.prompt import (
     build_prompt,
     next_messages,
     prompt_of_world,
+    with_opening,
 )
 from rllib_arpo.envs.protocols.protocol import Answer, CallRequest, Malformed, Nothing, Parsed, end_of_turn
 from rllib_arpo.envs.question import Question
@@ -147,7 +148,10 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     async def _begun_by_world(self, question: Question, trunk: WorldSession, num_roots: int) -> Any:
         world = await trunk.ready()
-        prompt = prompt_of_world(self.chat, self.protocol, question, self.config, world, trunk.opening or "")
+        opening = trunk.opening or ""
+        prompt = prompt_of_world(self.chat, self.protocol, question, self.config, world, opening)
+        if isinstance(opening, str):
+            self.question = with_opening(question, opening)  # Rewards read what the model reads.
         return self._begun(prompt, num_roots)
 
     def _begun(self, prompt: np.ndarray, num_roots: int) -> tuple[dict[str, np.ndarray], dict[str, dict[str, Any]]]:
@@ -371,7 +375,8 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     def _start(self, question: Question | None) -> None:
         """Forgets the last question and its agents."""
-        self.question, self._prompt = question, np.zeros(0, np.int32)
+        self.question: Question | None = question
+        self._prompt = np.zeros(0, np.int32)
         self._paths: dict[str, PathState] = {}
         self._ended: set[str] = set()
         #: The worlds from which the roots' worlds are forked.

@@ -16,6 +16,7 @@ import contextlib
 import dataclasses
 import json
 import re
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -91,7 +92,7 @@ class TagProtocol(Protocol):
             elif closing and name == opened:
                 position, opened = tag.end(), None
                 if name != THINK:
-                    return self._final_block(name, turn[begin : tag.start()].strip(), turn[position:])
+                    return self._final_block(name, _content(turn[begin : tag.start()]), turn[position:])
             elif opened != THINK or closing or name == THINK:
                 return Malformed(f"{tag[0]} inside <{opened}>")
         return Nothing() if opened is None else Malformed(f"<{opened}> is not closed")
@@ -161,6 +162,11 @@ class TagProtocol(Protocol):
         if name == ANSWER:
             return Answer(boxed(content))
         return CallRequest(name, content) if content else Malformed(f"<{name}> is empty")
+
+
+def _content(text: str) -> str:
+    """What stands between two tags, without common indentation: stripping alone would spoil an indented program."""
+    return textwrap.dedent(text).strip()
 
 
 def _block(result: str) -> str:

@@ -31,7 +31,7 @@ _TOKENIZER = "words"
 #: Runs of letters and digits; scripts that put no spaces between words are searched by their characters.
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}"
 _WORD = rf"[{_UNSPACED}]|[[\p{{Alphabetic}}\p{{N}}]--[{_UNSPACED}]]+"
-_MAX_WORD_BYTES = 40
+_MAX_WORD_BYTES = 160
 
 
 class SearchIndex:

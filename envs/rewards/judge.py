@@ -92,7 +92,7 @@ class Judge:
         """
         await self._check()
         try:
-            return float(await self._ask(question.messages[-1][1], question.answers, answer) == CORRECT)
+            return float(await self._ask(question.asked, question.answers, answer) == CORRECT)
         except UnreadReply as error:
             if self.client not in _WARNED.get():
                 _WARNED.get().add(self.client)

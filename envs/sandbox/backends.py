@@ -30,6 +30,7 @@ _EXECUTE = Path(__file__).with_name("server") / "execute.py"
 _TAIL = """
 import json, random
 random.seed(0)
+sys.stdout.reconfigure(line_buffering=True)  # A program that is stopped keeps its lines.
 history, code = json.loads({request!r})
 variables = new_variables()
 exit_code = execute(code, variables) if replay(history, variables) else {replay_failed}

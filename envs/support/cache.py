@@ -62,18 +62,28 @@ class ResultCache:
         Raises:
             DataError: the file is read-only.
         """
-        if self.read_only:
-            raise DataError(f"{self.path}: this cache may not be written.")
+        self._check_writable()
         with self._transaction() as connection:
             connection.executemany("INSERT OR REPLACE INTO results VALUES (?, ?)", entries)
 
     async def get_or_make(self, key: str, make: Callable[[], Awaitable[str]]) -> str:
-        """The text of `key`; if there is none yet, `make()` makes it and it is kept. Does not block the event loop."""
+        """The text of `key`; if there is none yet, `make()` makes it and it is kept. Does not block the event loop.
+
+        Callers that ask at once all get the text that was kept first.
+        """
         text = await asyncio.to_thread(self.get, key)
-        if text is None:
-            text = await make()
-            await asyncio.to_thread(self.put, key, text)
-        return text
+        return await asyncio.to_thread(self._keep_first, key, await make()) if text is None else text
+
+    def _keep_first(self, key: str, value: str) -> str:
+        """Keeps `value` unless there is a text by now, and returns what is kept."""
+        self._check_writable()
+        with self._transaction() as connection:
+            connection.execute("INSERT OR IGNORE INTO results VALUES (?, ?)", (key, value))
+            return connection.execute("SELECT value FROM results WHERE key = ?", (key,)).fetchone()[0]
+
+    def _check_writable(self) -> None:
+        if self.read_only:
+            raise DataError(f"{self.path}: this cache may not be written.")
 
     def __len__(self) -> int:
         with self._transaction() as connection:

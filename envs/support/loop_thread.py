@@ -68,7 +68,8 @@ def uncancelled(message: str) -> Iterator[None]:
     """Wraps the awaiting of a user's coroutine: a `CancelledError` there is the waiting task's own, or a bug.
 
     Raises:
-        RuntimeError: there is one, though nobody cancels the waiting task; its text is `message`.
+        RuntimeError: there is one, though nobody cancels the waiting task; its text is `message`. Or the coroutine
+            raises `SystemExit`, which would end the event loop and all questions in it.
     """
     try:
         yield
@@ -77,6 +78,8 @@ def uncancelled(message: str) -> Iterator[None]:
         if waiting is None or waiting.cancelling():
             raise
         raise RuntimeError(message).with_traceback(error.__traceback__) from error
+    except SystemExit as error:
+        raise RuntimeError(f"it raised {error!r}") from error
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -249,12 +249,13 @@ def cut(tokenizer: Any, text: str, max_tokens: int) -> str:
     if len(text) > 2 * max_chars:
         head, tail = text[:max_chars], text[-max_chars:]
     token_ids = tokenizer.encode(head + tail, add_special_tokens=False)
-    if len(token_ids) <= max_tokens and not tail:
+    if len(token_ids) > max_tokens:
+        num_last = max_tokens // 4
+        head = tokenizer.decode(token_ids[: max_tokens - num_last]).rstrip("�")
+        tail = tokenizer.decode(token_ids[len(token_ids) - num_last :]).lstrip("�") if num_last else ""
+    elif not tail:
         return text
-    num_last = max_tokens // 4
-    first = tokenizer.decode(token_ids[: max_tokens - num_last]).rstrip("�")
-    last = tokenizer.decode(token_ids[len(token_ids) - num_last :]).lstrip("�") if num_last else ""
-    return f"{first}\n[{len(text) - len(first) - len(last)} characters left out]\n{last}"
+    return f"{head}\n[{len(text) - len(head) - len(tail)} characters left out]\n{tail}"
 
 
 def time_limit_exceeded(seconds: float) -> str:

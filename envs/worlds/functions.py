@@ -105,7 +105,7 @@ async def answer_of(function: Callable[..., Any], *args: Any, in_a_thread: bool,
         result = await called(partial(function, *args, **kwargs), in_a_thread)
     except (ToolError, BrokenToolError, ContractError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise RaisedToolError(error) from error
     return result if isinstance(result, str) else str(result)
 

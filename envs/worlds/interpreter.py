@@ -20,6 +20,7 @@ from rllib_arpo.envs.errors import BrokenToolError
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.loop_thread import LoopThread, loop_thread
+from rllib_arpo.envs.support.per_loop import slot
 from rllib_arpo.envs.support.texts import first_line, seed_of_name
 from rllib_arpo.envs.worlds.world import Call, NotCopied, Reply, World, WorldLost
 
@@ -204,6 +205,10 @@ class FarWorld(World):
         self.tools, self.takes_text = tools, takes_text
         self._process: _Process | None = None
         self._number = next(_NUMBERS)
+
+    def turn(self) -> asyncio.Semaphore:
+        """The process answers one request after the other."""
+        return slot(self._interpreter, 1)
 
     async def reset(self, question: Question) -> str:
         self._process = await self._interpreter.process()

@@ -71,7 +71,7 @@ class RunningWorld:
         Raises:
             BrokenToolError: it cannot begin, or takes too long.
         """
-        opening = await self._limited(Drawing(self._numbers, self.world.reset(question)))
+        opening = await self._limited(lambda: Drawing(self._numbers, self.world.reset(question)))
         if not isinstance(opening, str | Opening):
             raise ContractError(f"{self.name}: reset must return a text, not {opening!r:.80}.")
         return valid_unicode(opening) if isinstance(opening, str) else opening
@@ -84,7 +84,7 @@ class RunningWorld:
         """
         try:
             # What the world does with the arguments must not change what a replay gives it.
-            reply = await self._limited(Drawing(self._numbers, self.world.act(copy.deepcopy(action))))
+            reply = await self._limited(lambda: Drawing(self._numbers, self.world.act(copy.deepcopy(action))))
         except ToolError as error:
             kinds = error.kinds if isinstance(error, RaisedToolError) else ()
             reply = Reply(str(error), status=ToolStatus.ERROR, raised=kinds)
@@ -101,7 +101,7 @@ class RunningWorld:
             ContractError: it raises another error, or returns no `Score`.
         """
         try:
-            score: Any = await self._limited(Drawing(self._numbers, self.world.score(path)))
+            score: Any = await self._limited(lambda: Drawing(self._numbers, self.world.score(path)))
         except (BrokenToolError, DataError):
             raise
         except Exception as error:
@@ -115,7 +115,7 @@ class RunningWorld:
 
     async def fork(self) -> RunningWorld:
         """An independent world, made by this one's own `fork`."""
-        made: object = await self._limited(self.world.fork())
+        made: object = await self._limited(self.world.fork)
         if not isinstance(made, World):
             raise ContractError(f"{self.name}: fork must return a World, not {made!r:.80}.")
         return RunningWorld(made, self.name, copy.copy(self._numbers))
@@ -127,14 +127,14 @@ class RunningWorld:
     async def close_lost(self) -> None:
         """Closes a world that another one, or an error, replaces; an error of `close` is only logged."""
         try:
-            await self._limited(self.world.close())
+            await self._limited(self.world.close)
         except Exception as error:
             _logger.warning("%s did not close: %s: %s", self.name, type(error).__name__, first_line(error))
 
-    async def _limited(self, awaitable: Awaitable[T]) -> T:
+    async def _limited(self, make: Callable[[], Awaitable[T]]) -> T:
         try:
-            async with asyncio.timeout(self.world.timeout_s) as limit:
-                return await settled(awaitable)
+            async with self.world.turn(), asyncio.timeout(self.world.timeout_s) as limit:
+                return await settled(make())
         except TimeoutError as error:
             if not limit.expired():  # The world's own.
                 raise

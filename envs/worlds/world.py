@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
@@ -143,6 +145,10 @@ class World(ABC):
     fork_is_copy: ClassVar[bool] = False
     timeout_s: float = 60.0
     max_reply_tokens: int = 2048
+
+    def turn(self) -> AbstractAsyncContextManager[Any]:
+        """Is held while this world is used. Waiting for it does not count towards `timeout_s`."""
+        return contextlib.nullcontext()
 
     async def reset(self, question: Question) -> str | Opening:
         """Begins a question; the same question must always begin alike.

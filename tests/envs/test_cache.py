@@ -1,3 +1,4 @@
+import asyncio
 import multiprocessing
 import pickle
 import sqlite3
@@ -50,6 +51,19 @@ def test_the_last_value_of_a_key_counts(tmp_path):
     assert cache.get("a") == "ä\n2"
     assert len(cache) == 1
     assert pickle.loads(pickle.dumps(cache)).get("a") == "ä\n2"
+
+
+async def test_callers_that_ask_at_once_get_the_same_text(tmp_path):
+    cache, texts = ResultCache(tmp_path / "cache.sqlite"), iter("ab")
+    both = asyncio.Barrier(2)
+
+    async def make():
+        text = next(texts)
+        await both.wait()
+        return text
+
+    found = await asyncio.gather(*(cache.get_or_make("key", make) for _ in range(2)))
+    assert found == [cache.get("key")] * 2
 
 
 def use_inherited(cache: ResultCache, number: int) -> None:

@@ -1,6 +1,7 @@
 """What becomes of a call: results, failures that the model reads, and bugs of tools."""
 
 import asyncio
+import sys
 import threading
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -28,6 +29,18 @@ LATE = ToolResult("Time limit of 0.1 s exceeded.", TIMEOUT)
 )
 def test_long_output_is_cut_in_the_middle(text, limit, shown):
     assert cut(byte_tokenizer(), text, limit) == shown
+
+
+class LongTokens:
+    """A tokenizer whose tokens are 60 characters."""
+
+    def encode(self, text, add_special_tokens):
+        return [text[start : start + 60] for start in range(0, len(text), 60)]
+
+
+def test_a_long_output_of_few_tokens_repeats_nothing():
+    text = "".join(f"{number:060d}" for number in range(30))
+    assert cut(LongTokens(), text, 16) == f"{text[:320]}\n[1160 characters left out]\n{text[-320:]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,6 +140,8 @@ class BlockingTool(OddTool):
     def __call__(self, argument):
         if argument == "stop":
             raise StopIteration
+        if argument == "exit":
+            sys.exit(2)
         assert self.outcome.wait(60.0)
         return "the end"
 
@@ -142,3 +157,5 @@ async def test_a_blocking_tool_keeps_its_limit_of_time_and_stops_nobody_else():
     assert await running == ToolResult("the end")
     with pytest.raises(RuntimeError, match="the tool raised StopIteration"):
         await run_tool(patient, "stop")
+    with pytest.raises(RuntimeError, match=r"it raised SystemExit\(2\)"):
+        await run_tool(patient, "exit")

@@ -93,7 +93,7 @@ async def solved_math_accuracy(answer: str, question: Question) -> float:
     Raises:
         BrokenToolError: see `math_accuracy`.
     """
-    text, golds = question.messages[-1][1], list(map(stated, question.answers))
+    text, golds = question.asked, list(map(stated, question.answers))
     if _BASES.search(text) and (with_base := read_quantity(clean(answer) or "")).base:
         # Where the question is about bases, the gold answer may leave its own out.
         bare = [gold for gold in golds if not read_quantity(clean(gold) or "").base]
@@ -111,7 +111,9 @@ def worked_out(answer: str, gold: str, question: str) -> bool:
         asked = formulas(question)
         written = {_digits(formula) for formula in asked} - {()}
         value = read_quantity(theirs).number
-        if not _is_number(ours) or (_can_be_reduced(ours) and any(read_quantity(one).number == value for one in asked)):
+        if not _is_number(ours, units=True) or (
+            _can_be_reduced(ours) and any(read_quantity(one).number == value for one in asked)
+        ):
             return False
         return _digits(ours) == _digits(theirs) or written != {_digits(ours)}
     if _UNSOLVED.search(ours) and not _UNSOLVED.search(theirs):
@@ -145,13 +147,19 @@ def _refuse(gold: str, answer: str) -> bool:
     raise NeedsAlgebra
 
 
-def _is_number(text: str) -> bool:
-    """Whether a cleaned answer is a plain number, or several; it may follow a name ("x = 5")."""
+def _is_number(text: str, *, units: bool = False) -> bool:
+    """Whether a cleaned answer is a plain number, or several; it may follow a name ("x = 5").
+
+    Args:
+        units: whether "5m" is a number with a unit rather than a formula.
+    """
     items = forms.read_form(text).items if text else ()
-    if items == (text,):
-        value = text.rpartition("=")[2].strip()
-        return read_quantity(text).number is not None or (value != text and _is_number(value))
-    return bool(items) and all(map(_is_number, items))
+    if items != (text,):
+        return bool(items) and all(_is_number(item, units=units) for item in items)
+    value = forms.right_side(text)
+    if value != text:
+        return _is_number(value, units=units)
+    return read_quantity(forms.GLUED.sub(" ", text) if units else text).number is not None
 
 
 def _digits(text: str) -> tuple[str, ...]:

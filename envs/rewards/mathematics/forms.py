@@ -50,7 +50,7 @@ _BUILDER = re.compile(r"([A-Za-z])(?: ?\\in ?\\mathbb\{R\})? ?[|:] ?(.+)")
 WORDS = re.compile(r"\(?\s*\\text\{([^{}]*)\}\s*\)?|([A-Za-z]{3,}(?: [A-Za-z]+)*)")
 _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 #: A unit of one letter without a blank before it; "5m" is a formula unless the gold answer is a plain number.
-_GLUED = re.compile(r"(?<=\d)(?=[mgshL]$)")
+GLUED = re.compile(r"(?<=\d)(?=[mgshL]$)")
 _PYTHONS_J = re.compile(r"(?<=\d)j(?![A-Za-z])")
 _CONSTANT = re.compile(r"\+ ?([cCkK])$")
 _INNER_SPACE = re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])")
@@ -161,7 +161,7 @@ def _equal_ones(gold: str, answer: str, compare: Compare) -> bool:
 
 def _equal_quantities(gold: str, answer: str, compare: Compare) -> bool:
     theirs = read_quantity(gold)
-    ours = read_quantity(answer if theirs.number is None else _GLUED.sub(" ", answer))
+    ours = read_quantity(answer if theirs.number is None else GLUED.sub(" ", answer))
     if not _same_unit(theirs.unit, ours.unit) or ours.base not in ("", theirs.base):
         return False
     if theirs.number is None or ours.number is None:
@@ -217,6 +217,11 @@ def _equation(text: str) -> tuple[str | None, list[str]]:
 def _same_name(one: str, other: str) -> bool:
     """Whether two names are equal, or only one of them has an index: the roots x_1 and x_2 are also called x."""
     return one == other or one.startswith(f"{other}_") or other.startswith(f"{one}_")
+
+
+def right_side(text: str) -> str:
+    r"""What a cleaned answer gives its name: "5" in "x = 5", "[1,2]" in "x \in [1,2]". Without a name: all of it."""
+    return (_equation(text)[1] or [text])[-1]
 
 
 def is_region(text: str) -> bool:

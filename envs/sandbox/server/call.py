@@ -149,7 +149,7 @@ def run_program(request, output, ready, folder, cpu_limit_s, fence):
         signal.signal(signal.SIGINT, signal.default_int_handler)
         set_limits(request, cpu_limit_s, fence)
         fence.confine()
-        sys.stdout = os.fdopen(1, "w", encoding="utf-8", errors="replace", closefd=False)
+        sys.stdout = os.fdopen(1, "w", 1, encoding="utf-8", errors="replace", closefd=False)
         random.seed(0)  # every fork draws a new seed
         for name in _SERVER_MODULES:  # the code must not find them by name
             sys.modules.pop(name, None)

@@ -44,6 +44,8 @@ def execute(code, variables):
             if value is not None and not output.used:
                 print(repr(value))
     except SystemExit as end:
+        if not isinstance(end.code, (int, type(None))):
+            print(end.code)
         return 0 if end.code in (None, 0) else 1
     except BaseException as error:
         print(describe(error))

@@ -39,6 +39,7 @@ def within(session: PythonSession, argument: str) -> ToolResult:
         ("async def f(): return 5\nimport asyncio; asyncio.run(f())", ToolResult("5")),
         ("from dataclasses import dataclass\n@dataclass\nclass P:\n  x: 'int' = 1\nP()", ToolResult("P(x=1)")),
         ("open('a', 'w').write('text'); print(open('/tmp/a').read())", ToolResult("text")),
+        ("import sys; sys.exit('no solution')", ToolResult("no solution", ERROR)),
         ("x = 5\ndef f(): return x\nprint(f(), f'{x!r}', '{}')", ToolResult("5 5 {}")),
     ],
 )
@@ -51,7 +52,7 @@ def test_python_runs_a_program(code, expected, unsafe):
 @pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)"])
 def test_python_stops_what_takes_too_long_and_shows_what_was_printed(code, unsafe):
     tool = PythonTool(time_limit_s=1.0, unsafe=unsafe)
-    told = call(tool, f"print('so far', flush=True)\n{code}")
+    told = call(tool, f"print('so far')\n{code}")
     assert told == ToolResult("so far\nTime limit of 1 s exceeded.", TIMEOUT)
 
 

@@ -104,6 +104,14 @@ async def awaited():
     return threaded()
 
 
+def leaving():
+    sys.exit(2)
+
+
+async def leaving_late():
+    sys.exit("Bye.")
+
+
 def slow():
     time.sleep(1)
 
@@ -116,6 +124,8 @@ def slow():
         (divide, {"a": 1, "b": 0}, "float division by zero", ToolStatus.ERROR),
         (lost, {}, "LookupError", ToolStatus.ERROR),
         (refusing, {}, "There is nobody.", ToolStatus.ERROR),
+        (leaving, {}, "SystemExit(2)", ToolStatus.ERROR),
+        (leaving_late, {}, "SystemExit('Bye.')", ToolStatus.ERROR),
         # Plain functions wait in threads, and coroutine functions in the loop.
         (threaded, {}, "False", ToolStatus.OK),
         (awaited, {}, "True", ToolStatus.OK),

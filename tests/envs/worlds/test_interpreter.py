@@ -73,6 +73,12 @@ async def test_a_request_that_was_given_up_disturbs_no_other_and_is_ended_when_i
     assert await said(three, "2") == ["3"]
 
 
+async def test_waiting_for_the_process_does_not_count_towards_the_time_limit():
+    plays = [far("Adder", timeout_s=3.0).fork() for _ in range(8)]
+    naps = await asyncio.gather(*(said(play, "nap") for play in plays))
+    assert len({pid for [pid] in naps}) == 1
+
+
 def test_a_process_that_starts_slowly_starts_again_whatever_the_time_limit(tmp_path, monkeypatch):
     slow = tmp_path / "slow.py"
     slow.write_text("import time\nfrom tests.helpers.far_worlds import Adder\ntime.sleep(1.0)\n")

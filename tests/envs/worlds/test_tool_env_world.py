@@ -168,6 +168,20 @@ def test_what_a_world_says_first_is_a_users_message(begun, tmp_path):
         begun(1, world=Briefed)
 
 
+@pytest.mark.parametrize(("answer", "accuracy"), [("16/2", 0.0), ("8", 1.0)])
+def test_an_answer_is_compared_with_what_the_world_asks(begun, turn, tmp_path, answer, accuracy):
+    class Asking(Scored):
+        score = World.score
+
+        async def reset(self, question):
+            return "Reduce 16/2."
+
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps({"seed": 2, "answer": "8", "ability": "math"}))
+    env = begun(world=Asking, task="rows", path=str(rows))
+    assert turn(env, "0", f"<answer> \\boxed{{{answer}}} </answer>")[2].accuracy == accuracy
+
+
 def test_a_text_that_fills_the_limit_of_tokens_ends_a_trajectory(begun, turn):
     env = begun(world=Sum, max_response_tokens=60)
     assert turn(env, "0", "1" * 60)[2].stop_reason == StopReason.TOKEN_LIMIT
