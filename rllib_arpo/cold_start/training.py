@@ -183,7 +183,7 @@ def _training_arguments(settings: ColdStartSettings) -> TrainingArguments:
     import torch
     from transformers import TrainingArguments
 
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=settings.output,
         num_train_epochs=settings.epochs,
         learning_rate=settings.lr,
@@ -205,6 +205,11 @@ def _training_arguments(settings: ColdStartSettings) -> TrainingArguments:
         seed=settings.seed,
         fsdp=settings.fsdp,
     )
+    if arguments.n_gpu > 1:
+        # The Trainer would take all of them by `DataParallel`: with larger batches, and without autocast.
+        print(f"One process uses one of {arguments.n_gpu} GPUs. `accelerate launch` uses all.")
+        arguments._n_gpu = 1
+    return arguments
 
 
 def _save(settings: ColdStartSettings, model: PreTrainedModel, adapter: Adapter | None) -> None:

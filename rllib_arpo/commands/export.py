@@ -9,7 +9,7 @@ Hugging Face and PEFT can also read the weights in a checkpoint: they are in the
 import argparse
 from collections.abc import Sequence
 
-from rllib_arpo.errors import command_errors
+from rllib_arpo.errors import CHECKS, command_errors
 from rllib_arpo.policy.module_checkpoint import export_model
 
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
-    with command_errors((FileNotFoundError, ValueError)):
+    with command_errors((*CHECKS, OSError)):
         export_model(args.checkpoint, args.output, args.dtype)
     print(f"The model is in {args.output}.")
     return 0

@@ -30,6 +30,11 @@ def pass_rate(tree: QuestionTree) -> float | None:
     return sum(passed) / len(passed)
 
 
+def num_repeats(share: float, num_questions: int) -> int:
+    """How many of `num_questions` are earlier ones; 0.58 of 50 are 29, though the product of floats is just below."""
+    return int(share * num_questions + 1e-9)
+
+
 class PrioritizedDraws:
     """Decides which question each place in the order of the training questions asks.
 
@@ -61,7 +66,7 @@ class PrioritizedDraws:
         in_flight = {*self._drawn.values()}
         known = [(abs(rate - 0.5), number) for number, rate in self._record.values() if number not in in_flight]
         again = [number for _, number in sorted(known, key=lambda one: one[0])]
-        again = again[: 0 if only_new else int(self.share * len(new))]
+        again = again[: 0 if only_new else num_repeats(self.share, len(new))]
         self._drawn |= zip(new, [*again, *range(self._next_new, self._next_new + len(new) - len(again))], strict=True)
         self._next_new += len(new) - len(again)
 
@@ -78,10 +83,11 @@ class PrioritizedDraws:
         number = self._drawn.pop(place)
         if not self.share:
             return False
+        earlier = self._record.pop(tree.question_id, None) if tree is not None else None
+        # If the order has changed since (another seed, more data), the number was another question's.
+        self._record = {key: found for key, found in self._record.items() if found[0] != number}
         if tree is None or (rate := pass_rate(tree)) is None:  # Asked again, it would probably fail again.
-            self._record = {key: found for key, found in self._record.items() if found[0] != number}
             return False
-        earlier = self._record.pop(tree.question_id, None)
         if 0.0 < rate < 1.0:
             self._record[tree.question_id] = number, rate  # Now the most recently asked one.
         return earlier is not None and earlier[0] == number

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rllib_arpo.envs.support.data_files import fingerprint
-from rllib_arpo.errors import CommandError, command_errors
+from rllib_arpo.errors import CHECKS, CommandError, command_errors
 from rllib_arpo.policy.checkpoint_names import causal_lm_config
 from rllib_arpo.policy.module_checkpoint import MODULE, export_model
 
@@ -69,7 +69,8 @@ def _resolve(name: str, label: str, folder: Path, dtype: str) -> Model:
         mark = fingerprint(file for part in module.iterdir() for file in _model_files(part))
         target = folder / mark
         if not target.is_dir():
-            export_model(name, target, dtype)
+            with command_errors((*CHECKS, OSError)):
+                export_model(name, target, dtype)
         return Model(name, label, str(target), mark)
     if Path(name).is_dir() and not (Path(name) / "config.json").is_file():
         raise CommandError(f"{name} is neither a Hugging Face model (it has no config.json) nor a checkpoint of ARPO.")

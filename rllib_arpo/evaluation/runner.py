@@ -53,7 +53,7 @@ def recorded(sampled: SampledQuestion, arm: Arm, code: str | None, settings: Map
             task=arm.task,
             model=arm.model.name,
             commit=code,
-            question=question.messages[-1][1] if question.messages else env.tokenizer.decode(tree.prompt),
+            question=question.asked or env.tokenizer.decode(tree.prompt),
             answers=list(question.answers),
             ability=question.ability,
             answer=answer,

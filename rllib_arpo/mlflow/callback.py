@@ -105,10 +105,10 @@ class ARPOMLflowCallback(LoggerCallback):
             self._failed = self._log(changed)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        self._log(self._started)
+        self.interrupt()  # After Ctrl-C, Tune ends the experiment without a word about its trials.
 
     def interrupt(self) -> None:
-        """Marks the runs of unfinished trials as KILLED."""
+        """Marks the runs of unfinished trials as KILLED, and logs what is missing."""
         for folder, _ in self._started.values():
             if (facts := read_facts(folder)).status == RUNNING:
                 write_facts(folder, replace(facts, status=KILLED))

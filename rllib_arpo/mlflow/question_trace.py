@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mlflow.entities import AssessmentSource, Feedback, Span, SpanType, TraceInfo, TraceLocation, TraceState
+from mlflow.tracing.constant import TRACE_REQUEST_RESPONSE_PREVIEW_MAX_LENGTH_OSS as PREVIEW_CHARS
 from mlflow.tracing.constant import SpanAttributeKey, TraceMetadataKey, TraceTagKey
 
 from rllib_arpo.core.figures import stop_reasons
@@ -46,8 +47,8 @@ class QuestionTrace:
             request_time=self._begin_ns // 1_000_000,
             state=TraceState.ERROR if OUTAGE_STOP_REASONS.intersection(stop_reasons(tree)) else TraceState.OK,
             # MLflow's list shows these previews beside the rewards. The end of the prompt has the question.
-            request_preview="\n".join([f"{tree.question_id}:", *prompt.strip().splitlines()[-3:]]),
-            response_preview=json.dumps(self._endings()),
+            request_preview="\n".join([f"{tree.question_id}:", *prompt.strip().splitlines()[-3:]])[:PREVIEW_CHARS],
+            response_preview=json.dumps(self._endings())[:PREVIEW_CHARS],
             execution_duration=round(self._end_s * 1000),
             trace_metadata={TraceMetadataKey.SOURCE_RUN: self.run_id},
             tags={TraceTagKey.TRACE_NAME: tree.question_id, **trace_tags(self.question)},

@@ -7,6 +7,7 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from rllib_arpo.connectors import BATCH
 from rllib_arpo.core.advantages import ATTRIBUTIONS, LEAF_WEIGHTINGS, LOSS_AGGREGATIONS
 from rllib_arpo.core.credit import CREDITS, credit_of
+from rllib_arpo.core.prioritized import num_repeats
 from rllib_arpo.learner.metrics import GUARD_LIMITS
 from rllib_arpo.learner.sharding import SHARDINGS
 from rllib_arpo.options.option import Need, Option, Reader, option
@@ -256,6 +257,11 @@ TRAINING = {
         0.0,
         "share of a batch (rounded down) for earlier questions whose pass rates are nearest to one half.",
         number("a number in [0, 1)", lambda value: 0 <= value < 1),
+        Need(
+            "asks no question of {questions_per_batch} again; raise it, or questions_per_batch",
+            lambda c: not c.prioritized_share or num_repeats(c.prioritized_share, c.questions_per_batch) > 0,
+            {"prioritized_share": 0.001},
+        ),
     ),
     "adam_betas": _option(
         (0.9, 0.95), "AdamW's betas.", Rule("two numbers in [0, 1)", _are_betas, "tuple[float, float]")

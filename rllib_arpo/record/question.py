@@ -196,7 +196,8 @@ def token_text(tokenizer: Any, token_ids: Sequence[int] | np.ndarray) -> tuple[s
 
     Returns:
         (text, ends): token i is `text[ends[i - 1]:ends[i]]`. Without a tokenizer both are None. `ends` is also None if
-        the tokenizer is not from the library `tokenizers`, or changes text that it has already decoded.
+        the tokenizer is not from the library `tokenizers`, or changes text that it has already decoded, as those with a
+        token for each byte do after a broken character.
     """
     from tokenizers.decoders import DecodeStream
 
@@ -207,7 +208,12 @@ def token_text(tokenizer: Any, token_ids: Sequence[int] | np.ndarray) -> tuple[s
         return text, None
     stream, pieces, ends, length = DecodeStream(skip_special_tokens=False), [], [], 0
     for token in ids:
-        piece = stream.step(backend, token) or ""
+        try:
+            piece = stream.step(backend, token) or ""
+        except Exception as error:  # The library has no class of its own for this.
+            if not str(error).startswith("Invalid prefix encountered"):
+                raise
+            return text, None
         pieces.append(piece)
         length += len(piece)
         ends.append(length)

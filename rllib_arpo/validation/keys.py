@@ -11,7 +11,7 @@ from typing import Any
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 
-from rllib_arpo.core.branching import AUTO, looks_back
+from rllib_arpo.core.branching import AUTO, looks_back, rules_with
 from rllib_arpo.options.option import Reader
 from rllib_arpo.options.rules import (
     COUNT,
@@ -290,13 +290,23 @@ def _check_read_in_evaluation(config: AlgorithmConfig) -> None:
             raise ValueError(f"{OF_EVALUATION}{keyword(key)}={shown(value)}: {reason}.")
 
 
+#: Decide what a rise of 0.1 means.
+_UNITS_OF_RISES = ("entropy_estimator", "entropy_normalization", "entropy_window")
+
+
 def _why_unread(config: AlgorithmConfig, key: str, value: Any) -> str | None:
     """The reason why evaluation does not use this value, which differs from training's; None if it does."""
     reader, given = READERS.get(key), getattr(config, key)
     samples = config.evaluation_config.get("explore", False)
     # These follow earlier questions, which training's configuration asks for.
-    follows = (key, value) == ("branch_threshold", AUTO)
+    rule = config.evaluation_config.get("branching", "never")
+    follows = (key, value) == ("branch_threshold", AUTO) and rule in rules_with("branch_threshold")
     follows |= key == "branching" and isinstance(value, str) and looks_back(value)
+    threshold = config.evaluation_config.get("branch_threshold", config.branch_threshold)
+    if samples and rule in rules_with("branch_threshold") and threshold == AUTO and key in _UNITS_OF_RISES:
+        return (
+            "tau follows training's rises, which are measured otherwise; give evaluation a number as branch_threshold"
+        )
     if reader is Reader.SHARED or (samples and follows):
         return "evaluation takes it from training; set it outside evaluation_config"
     if reader is Reader.TRAINING:
@@ -307,7 +317,6 @@ def _why_unread(config: AlgorithmConfig, key: str, value: Any) -> str | None:
         return None if is_shorter else f"{of_training}; set evaluation_num_env_runners >= 1"
     if reader in (Reader.SAMPLING, Reader.FORKS) and not samples and value != GREEDY.get(key):
         return "greedy decoding does not read it; also set explore=True"
-    forks = config.evaluation_config.get("branching", "never") != "never"
-    if reader is Reader.FORKS and not forks and value is not None:
+    if reader is Reader.FORKS and rule == "never" and value is not None:
         return "evaluation does not fork; also set branching"
     return None

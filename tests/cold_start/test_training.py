@@ -10,7 +10,7 @@ import pytest
 import ray
 import torch
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainingArguments
 
 from rllib_arpo.cold_start import training
 from rllib_arpo.cold_start.examples import tokenize_transcript
@@ -33,6 +33,15 @@ def write(path, transcripts) -> str:
 
 def weights(folder) -> dict[str, torch.Tensor]:
     return AutoModelForCausalLM.from_pretrained(folder).state_dict()
+
+
+def test_one_process_takes_one_of_several_gpus(tmp_path, monkeypatch, capsys):
+    """The Trainer's `DataParallel` would make larger batches, and compute without autocast."""
+    monkeypatch.setattr(TrainingArguments, "n_gpu", property(lambda arguments: vars(arguments).get("_n_gpu", 8)))
+    monkeypatch.setattr(TrainingArguments, "_setup_devices", torch.device("cpu"))
+    settings = training.ColdStartSettings(model="m", data="d", output=str(tmp_path))
+    assert training._training_arguments(settings).n_gpu == 1
+    assert capsys.readouterr().out == "One process uses one of 8 GPUs. `accelerate launch` uses all.\n"
 
 
 def test_the_loss_falls_and_the_output_is_a_model_folder(tmp_path, capsys):

@@ -177,6 +177,11 @@ def test_a_checkpoint_beside_its_base(arguments, model_folder, tmp_path, capsys)
     write_checksums(str(checkpoint), LocalFileSystem())
     assert run_command("evaluate", command) == 2
     assert "checkpoint_000001 arithmetic with model_fingerprint=" in capsys.readouterr().err
+    # It is still being written.
+    (checkpoint / "checksums.json").unlink()
+    config.write_text(config.read_text().replace("true", "false", 1))
+    assert run_command("evaluate", command) == 2
+    assert "checksums.json" in capsys.readouterr().err
 
 
 def test_knowledge_has_f1_and_exact_match_over_aliases(arguments, tmp_path):

@@ -91,15 +91,17 @@ def test_concurrent_trials_have_runs_of_their_own_in_the_default_store(local_dat
     assert {"hostname", "mlflow.user", "mlflow.source.name"} <= tags.keys()
 
 
+@pytest.mark.parametrize("by_tune", [True, False])
 def test_a_resumed_trial_goes_on_in_the_same_run_of_the_store_of_the_environment(
-    workspace, empty_database, trial, monkeypatch, caplog
+    workspace, empty_database, trial, monkeypatch, caplog, by_tune
 ):
+    """After Ctrl-C, Tune ends the experiment, or raises and a recipe calls `interrupt`."""
     uri = f"sqlite:///{shutil.copy(empty_database, workspace / 'own.db')}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "from the environment")
     before = DrivenRun(ARPOMLflowCallback(), trial)
     before.iterations(1, 2)
-    before.callback.interrupt()
+    before.callback.on_experiment_end([trial]) if by_tune else before.callback.interrupt()
     interrupted = read_whole_run(uri, "from the environment")
     assert (interrupted["status"], interrupted["accuracy"]) == ("KILLED", WHOLE_RUN["accuracy"][:2])
     after = DrivenRun(ARPOMLflowCallback(), trial)

@@ -94,6 +94,15 @@ def test_the_spans_of_trees_are_those_of_the_file():
     assert_approved(SPANS, "\n".join("".join(spans) for spans in lines))
 
 
+def test_previews_fit_the_columns_of_a_server():
+    """MLflow's database has 1,000 characters for each; SQLite alone takes more."""
+    many = tuple(replace(FORKED.trajectories[0], agent_id=str(i)) for i in range(64))
+    info = QuestionTrace(recorded(replace(FORKED, prompt=ids("long " * 500), trajectories=many)), "run", Path()).info(
+        "0"
+    )
+    assert (len(info.request_preview), len(info.response_preview)) == (1000, 1000)
+
+
 def test_what_a_trace_is_found_by():
     question = recorded(FORKED)
     assert trace_tags(question) == {

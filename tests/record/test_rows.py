@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from tokenizers import Tokenizer, decoders, models
+from transformers import PreTrainedTokenizerFast
 
 from rllib_arpo.core.tree import QuestionTree, fork_path
 from rllib_arpo.record.question import (
@@ -77,6 +79,14 @@ def test_the_advantages_are_given_back():
 )
 def test_where_tokens_end(tokens, text, ends):
     assert token_text(TOKENIZER, tokens) == (text, ends)
+
+
+def test_a_broken_character_of_a_tokenizer_with_a_token_for_each_byte_has_no_ends():
+    backend = Tokenizer(models.BPE({"▁a": 0, "<0x0A>": 1, "<0xE2>": 2, "b": 3}, [], byte_fallback=True))
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    llama = PreTrainedTokenizerFast(tokenizer_object=backend)
+    assert token_text(llama, [0, 1, 2, 3]) == (" a\ufffd\ufffdb", None)
+    assert token_text(llama, [0, 1, 3]) == (" a\nb", [2, 3, 4])
 
 
 def test_any_tokens_have_their_text_and_their_ends():

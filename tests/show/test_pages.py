@@ -110,6 +110,11 @@ def test_what_a_record_says_names_a_page_in_the_folder(record, tmp_path, values,
     assert show(tmp_path / "pages", strangers_record(record, tmp_path, **values)) == [page]
 
 
+def test_a_prompt_without_a_text_is_shown_as_its_tokens(record, tmp_path):
+    [page] = show(tmp_path / "pages", strangers_record(record, tmp_path, prompt=None))
+    assert f"{len(TREE.prompt)} tokens {' '.join(map(str, TREE.prompt))} Tree" in text_of(tmp_path / "pages" / page)
+
+
 @pytest.mark.parametrize("values", [{"parent": "9"}, {"parent": "0"}, {"inherited_turns": -1}, {"inherited_turns": 7}])
 def test_a_fork_that_cannot_be_is_named(record, tmp_path, capsys, values):
     stranger = strangers_record(record, tmp_path, **values)
