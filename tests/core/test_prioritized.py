@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rllib_arpo.core.prioritized import PrioritizedDraws, pass_rate
+from rllib_arpo.core.prioritized import PrioritizedDraws, num_repeats, pass_rate
 from rllib_arpo.core.tree import QuestionTree, StopReason
 from tests.helpers.trees import make_trajectory, make_tree, make_turn
 
@@ -66,6 +66,11 @@ def test_a_share_asks_again_what_was_nearest_to_one_half_and_longest_ago(share, 
     assert drawn(begun(share), range(5, 10)) == questions
 
 
+def test_a_share_is_rounded_down_but_not_below_a_whole_number():
+    assert 0.58 * 50 < 29
+    assert [num_repeats(share, 50) for share in (0.0, 0.58, 0.59)] == [0, 29, 29]
+
+
 def test_the_last_group_counts_and_questions_in_flight_are_not_asked_twice():
     draws = begun(0.5)
     assert drawn(draws, range(5, 7)) == [2, 5]
@@ -94,6 +99,16 @@ def test_a_checkpoint_without_draws_goes_on_with_its_next_question():
     draws = PrioritizedDraws(0.0)
     draws.skip_to(500)
     assert drawn(draws, range(500, 502)) == [500, 501]
+
+
+def test_a_resumed_run_whose_numbers_are_other_questions_asks_none_for_ever():
+    """Another seed, or more data, gives another order."""
+    draws = PrioritizedDraws(0.5)
+    draws.set_state(begun(0.5).get_state())
+    assert drawn(draws, range(5, 9)) == [2, 1, 5, 6]
+    found = {place: draws.question_at(place) + 100 for place in range(5, 9)}
+    assert [draws.ended(place, tree(question, 1.0, 1.0)) for place, question in found.items()] == [False] * 4
+    assert drawn(draws, range(9, 13)) == [3, 7, 8, 9]
 
 
 def test_a_resumed_run_draws_the_same():

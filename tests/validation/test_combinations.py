@@ -82,6 +82,8 @@ FORKS = {"explore": True, "branching": "threshold"}
         # It need not follow earlier questions as training does, nor monitor where it does not fork.
         {"branch_threshold": "auto", "branch_share": 0.3, "entropy_baseline_questions": 32,
          "evaluation_config": {**FORKS, "branch_threshold": 0.6}},
+        {"branch_threshold": 0.505, "evaluation_config": {"explore": True, "branching": "random",
+         "random_fork_probability": 0.2, "branch_threshold": "auto"}},
         {"entropy_baseline": "running", "branch_threshold": 0.5, "entropy_baseline_questions": 32,
          "evaluation_config": {**FORKS, "entropy_baseline": "initial"}},
         {"branch_width": 1, "pre_monitoring_sensitivity": 1.0,
