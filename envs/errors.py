@@ -58,7 +58,7 @@ class ContractError(DataError):
 
 def class_names(error: BaseException) -> tuple[str, ...]:
     """The names of the exception's class and its bases, below `Exception`."""
-    return tuple(kind.__name__ for kind in type(error).__mro__[:-3]) or ("Exception",)
+    return tuple(kind.__name__ for kind in type(error).__mro__ if kind not in Exception.__mro__) or ("Exception",)
 
 
 @contextlib.contextmanager

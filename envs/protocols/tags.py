@@ -165,8 +165,9 @@ class TagProtocol(Protocol):
 
 
 def _content(text: str) -> str:
-    """What stands between two tags, without common indentation: stripping alone would spoil an indented program."""
-    return textwrap.dedent(text).strip()
+    """What stands between two tags. If it begins on a line of its own, its lines lose the indentation that all have."""
+    begins_below = text.lstrip(" \t\r").startswith("\n")
+    return (textwrap.dedent(text) if begins_below else text).strip()
 
 
 def _block(result: str) -> str:

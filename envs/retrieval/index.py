@@ -19,7 +19,7 @@ from rllib_arpo.envs.support.texts import usual_letters
 #: In an index folder: the file written last, and tantivy's own files.
 INFO_FILE, TANTIVY_FOLDER = "index.json", "tantivy"
 #: The version of the folder's layout and of the rule for words.
-VERSION = 3
+VERSION = 4
 #: Memory of the writer of an index, in memory and in a folder: more memory makes fewer pieces to merge later.
 HEAP_BYTES, FOLDER_HEAP_BYTES = 64 << 20, 256 << 20
 #: Field -> the weight of its words: less for texts, which also name the titles of other passages.
@@ -31,6 +31,7 @@ _TOKENIZER = "words"
 #: Runs of letters and digits; scripts that put no spaces between words are searched by their characters.
 _UNSPACED = r"\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}"
 _WORD = rf"[{_UNSPACED}]|[[\p{{Alphabetic}}\p{{N}}]--[{_UNSPACED}]]+"
+#: 40 letters of up to four bytes.
 _MAX_WORD_BYTES = 160
 
 

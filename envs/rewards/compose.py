@@ -162,7 +162,7 @@ async def value_of(what: str, function: Callable[[], Any]) -> float:
         value = await value if inspect.isawaitable(value) else value
     except (BrokenToolError, DataError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         # Masking it would let the model leave the training by an answer that the function cannot read.
         raise ContractError(f"{what} raises {type(error).__name__}: {first_line(error)}.") from error
     return finite(value, what)

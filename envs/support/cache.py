@@ -70,13 +70,18 @@ class ResultCache:
         """The text of `key`; if there is none yet, `make()` makes it and it is kept. Does not block the event loop.
 
         Callers that ask at once all get the text that was kept first.
+
+        Raises:
+            DataError: there is none, and the file is read-only.
         """
         text = await asyncio.to_thread(self.get, key)
-        return await asyncio.to_thread(self._keep_first, key, await make()) if text is None else text
+        if text is not None:
+            return text
+        self._check_writable()
+        return await asyncio.to_thread(self._keep_first, key, await make())
 
     def _keep_first(self, key: str, value: str) -> str:
         """Keeps `value` unless there is a text by now, and returns what is kept."""
-        self._check_writable()
         with self._transaction() as connection:
             connection.execute("INSERT OR IGNORE INTO results VALUES (?, ?)", (key, value))
             return connection.execute("SELECT value FROM results WHERE key = ?", (key,)).fetchone()[0]

@@ -68,8 +68,8 @@ def uncancelled(message: str) -> Iterator[None]:
     """Wraps the awaiting of a user's coroutine: a `CancelledError` there is the waiting task's own, or a bug.
 
     Raises:
-        RuntimeError: there is one, though nobody cancels the waiting task; its text is `message`. Or the coroutine
-            raises `SystemExit`, which would end the event loop and all questions in it.
+        RuntimeError: there is one, though nobody cancels the waiting task; its text is `message`. Also in place of a
+            `SystemExit`, which would end the event loop and all its questions.
     """
     try:
         yield
@@ -79,7 +79,7 @@ def uncancelled(message: str) -> Iterator[None]:
             raise
         raise RuntimeError(message).with_traceback(error.__traceback__) from error
     except SystemExit as error:
-        raise RuntimeError(f"it raised {error!r}") from error
+        raise RuntimeError(f"the code raised {error!r}") from error
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:

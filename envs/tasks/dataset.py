@@ -45,8 +45,8 @@ class DatasetTask(Task):
         hub_config, hub_split: its configuration and split, if they differ from the table's.
         limit: ask only this many rows, from the first on.
         train_fraction: the share of the questions that training asks; the test asks the rest. All rows with the same
-            question are on one side; with the task "rows", whose worlds read all columns, all equal rows. Drawn once,
-            whatever the seed.
+            question are on one side. With the task "rows", whose worlds read all columns, this holds for rows that are
+            equal in all columns. Drawn once, whatever the seed.
         ability: "math" or "qa": how answers are compared; by default the data set or the row says it.
         keep_system_prompt: use the row's own system message, as the task "rows" always does; by default it is the
             protocol's instruction.

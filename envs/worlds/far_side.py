@@ -41,7 +41,7 @@ class WorldLike:
     `act` returns a text, or (text, reward, done). The model reads the message of a ValueError.
     """
 
-    read_by_model: tuple[type[Exception], ...] = (ValueError,)
+    read_by_model: tuple[type[BaseException], ...] = (ValueError,)
 
     def __init__(self, world: Any):
         self.world = world
@@ -92,7 +92,7 @@ class MethodsLike(WorldLike):
     The tools are those that `classes.py` lists. The model reads whatever a method raises.
     """
 
-    read_by_model = (Exception,)
+    read_by_model = (Exception, SystemExit)
 
     def tools(self) -> dict[str, Any]:
         names = [name for name, _ in inspect.getmembers(type(self.world), inspect.isfunction)]
@@ -204,8 +204,9 @@ class Worlds:
             try:
                 said, reward, done = made.act(action)
             except made.read_by_model as error:
-                kinds = [kind.__name__ for kind in type(error).__mro__[:-3]]  # Without Exception and its bases.
-                return {"text": str(error) or type(error).__name__, "error": kinds or ["Exception"]}
+                kinds = [kind.__name__ for kind in type(error).__mro__ if kind not in Exception.__mro__]
+                message = repr(error) if isinstance(error, SystemExit) else str(error)
+                return {"text": message or type(error).__name__, "error": kinds or ["Exception"]}
         return {"text": text(said), "reward": float(reward), "done": bool(done)}
 
     def score(self, world: int, turns: list[str], format_valid: bool) -> dict[str, Any] | None:
@@ -262,7 +263,7 @@ def main(descriptor: int) -> None:
             if do == "begin":
                 worlds, do, request = Worlds(**request), "describe", {}
             answer = {"id": number, "value": getattr(worlds, do)(**request)}
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raised = f"{type(error).__name__}: {error}"
             answer = {"id": number, "raised": raised, "traceback": traceback.format_exc()}
         stream.write(json.dumps(answer, default=str).encode() + b"\n")

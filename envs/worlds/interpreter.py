@@ -206,7 +206,7 @@ class FarWorld(World):
         self._process: _Process | None = None
         self._number = next(_NUMBERS)
 
-    def turn(self) -> asyncio.Semaphore:
+    def exclusive_use(self) -> asyncio.Semaphore:
         """The process answers one request after the other."""
         return slot(self._interpreter, 1)
 

@@ -127,13 +127,14 @@ class RunningWorld:
     async def close_lost(self) -> None:
         """Closes a world that another one, or an error, replaces; an error of `close` is only logged."""
         try:
-            await self._limited(self.world.close)
+            async with asyncio.timeout(self.world.timeout_s):
+                await settled(self.world.close())
         except Exception as error:
             _logger.warning("%s did not close: %s: %s", self.name, type(error).__name__, first_line(error))
 
     async def _limited(self, make: Callable[[], Awaitable[T]]) -> T:
         try:
-            async with self.world.turn(), asyncio.timeout(self.world.timeout_s) as limit:
+            async with self.world.exclusive_use(), asyncio.timeout(self.world.timeout_s) as limit:
                 return await settled(make())
         except TimeoutError as error:
             if not limit.expired():  # The world's own.

@@ -81,7 +81,10 @@ class ProgramWorld(World):
         return asked
 
     async def _run(self, chat: Any, row: dict[str, Any], numbers: RandomNumbers) -> float:
-        return await Drawing(numbers, self._program(chat, row))
+        try:
+            return await Drawing(numbers, self._program(chat, row))
+        except SystemExit as error:  # It would end the event loop.
+            raise RuntimeError(f"{self._name} raised {error!r}") from error
 
     @property
     def _waits(self) -> bool:

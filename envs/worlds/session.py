@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.errors import BrokenToolError, ContractError, DataError, ForkRefused, ToolError
+from rllib_arpo.envs.forkable_env import settled
 from rllib_arpo.envs.question import Question
 from rllib_arpo.envs.rewards import FinishedPath, Score
 from rllib_arpo.envs.support.texts import first_line, seed_of_name
@@ -158,7 +159,7 @@ class WorldSession:
     async def close(self) -> None:
         """Cancels what is still being made, and closes the world."""
         if (running := await self._taken()) is not None:
-            await running.world.close()
+            await settled(running.world.close())
 
     async def replayed(self) -> RunningWorld:
         """Another world in which all moves were repeated.

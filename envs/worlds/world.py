@@ -146,8 +146,8 @@ class World(ABC):
     timeout_s: float = 60.0
     max_reply_tokens: int = 2048
 
-    def turn(self) -> AbstractAsyncContextManager[Any]:
-        """Is held while this world is used. Waiting for it does not count towards `timeout_s`."""
+    def exclusive_use(self) -> AbstractAsyncContextManager[Any]:
+        """Whoever uses this world holds it. Waiting for it does not count towards `timeout_s`."""
         return contextlib.nullcontext()
 
     async def reset(self, question: Question) -> str | Opening:

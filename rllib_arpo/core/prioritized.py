@@ -53,6 +53,8 @@ class PrioritizedDraws:
         #: The id of a question that may be asked again -> its number, and the pass rate of its last group; the least
         #: recently asked first.
         self._record: dict[str, tuple[int, float]] = {}
+        #: The number of a question in the record -> its id.
+        self._ids: dict[int, str] = {}
         #: Place -> the number of its question, from the draw on until the place is passed.
         self._drawn: dict[int, int] = {}
 
@@ -83,14 +85,21 @@ class PrioritizedDraws:
         number = self._drawn.pop(place)
         if not self.share:
             return False
-        earlier = self._record.pop(tree.question_id, None) if tree is not None else None
-        # If the order has changed since (another seed, more data), the number was another question's.
-        self._record = {key: found for key, found in self._record.items() if found[0] != number}
+        known = self._ids.get(number)
+        # If the order has changed since (another seed, more data), this was another question.
+        self._forget(number)
         if tree is None or (rate := pass_rate(tree)) is None:  # Asked again, it would probably fail again.
             return False
+        if tree.question_id in self._record:  # In another epoch it had another number.
+            self._forget(self._record[tree.question_id][0])
         if 0.0 < rate < 1.0:
             self._record[tree.question_id] = number, rate  # Now the most recently asked one.
-        return earlier is not None and earlier[0] == number
+            self._ids[number] = tree.question_id
+        return known == tree.question_id
+
+    def _forget(self, number: int) -> None:
+        if (known := self._ids.pop(number, None)) is not None:
+            del self._record[known]
 
     def get_state(self) -> dict[str, Any]:
         """Plain values for `set_state`."""
@@ -99,4 +108,5 @@ class PrioritizedDraws:
     def set_state(self, state: Mapping[str, Any]) -> None:
         self._next_new = state["next_new"]
         self._record = {question_id: tuple(found) for question_id, found in state["record"]}
+        self._ids = {number: question_id for question_id, (number, _) in self._record.items()}
         self._drawn = dict(state["drawn"])

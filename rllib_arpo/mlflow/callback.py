@@ -3,6 +3,7 @@
 import logging
 import uuid
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,13 +106,15 @@ class ARPOMLflowCallback(LoggerCallback):
             self._failed = self._log(changed)
 
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
-        self.interrupt()  # After Ctrl-C, Tune ends the experiment without a word about its trials.
+        # After Ctrl-C, a stopper of all trials or `fail_fast`, Tune ends trials without a word.
+        self.interrupt()
 
     def interrupt(self) -> None:
         """Marks the runs of unfinished trials as KILLED, and logs what is missing."""
         for folder, _ in self._started.values():
-            if (facts := read_facts(folder)).status == RUNNING:
-                write_facts(folder, replace(facts, status=KILLED))
+            with suppress(OSError):  # The user has deleted it; logging will say so.
+                if (facts := read_facts(folder)).status == RUNNING:
+                    write_facts(folder, replace(facts, status=KILLED))
         self._log(self._started)
 
     def _log(self, names: Collection[str]) -> set[str]:

@@ -258,7 +258,7 @@ TRAINING = {
         "share of a batch (rounded down) for earlier questions whose pass rates are nearest to one half.",
         number("a number in [0, 1)", lambda value: 0 <= value < 1),
         Need(
-            "asks no question of {questions_per_batch} again; raise it, or questions_per_batch",
+            "a batch of {questions_per_batch} repeats no question; raise it, or questions_per_batch",
             lambda c: not c.prioritized_share or num_repeats(c.prioritized_share, c.questions_per_batch) > 0,
             {"prioritized_share": 0.001},
         ),

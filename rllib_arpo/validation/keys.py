@@ -290,7 +290,7 @@ def _check_read_in_evaluation(config: AlgorithmConfig) -> None:
             raise ValueError(f"{OF_EVALUATION}{keyword(key)}={shown(value)}: {reason}.")
 
 
-#: Decide what a rise of 0.1 means.
+#: These decide what a rise of 0.1 means.
 _UNITS_OF_RISES = ("entropy_estimator", "entropy_normalization", "entropy_window")
 
 
@@ -298,15 +298,13 @@ def _why_unread(config: AlgorithmConfig, key: str, value: Any) -> str | None:
     """The reason why evaluation does not use this value, which differs from training's; None if it does."""
     reader, given = READERS.get(key), getattr(config, key)
     samples = config.evaluation_config.get("explore", False)
-    # These follow earlier questions, which training's configuration asks for.
     rule = config.evaluation_config.get("branching", "never")
+    # These follow earlier questions, which training's configuration asks for.
     follows = (key, value) == ("branch_threshold", AUTO) and rule in rules_with("branch_threshold")
     follows |= key == "branching" and isinstance(value, str) and looks_back(value)
     threshold = config.evaluation_config.get("branch_threshold", config.branch_threshold)
     if samples and rule in rules_with("branch_threshold") and threshold == AUTO and key in _UNITS_OF_RISES:
-        return (
-            "tau follows training's rises, which are measured otherwise; give evaluation a number as branch_threshold"
-        )
+        return "tau follows training's rises, which have another unit; give evaluation a number as branch_threshold"
     if reader is Reader.SHARED or (samples and follows):
         return "evaluation takes it from training; set it outside evaluation_config"
     if reader is Reader.TRAINING:

@@ -20,6 +20,7 @@ ANSWER = "<answer> \\boxed{84} </answer>"
         (SEARCH, CallRequest("search", "brass lamp")),
         ("<python>\nx = 1\nprint(x < 2)\n</python>\n", CallRequest("python", "x = 1\nprint(x < 2)")),
         ("<python>\n    x = 1\n    print(x)\n</python>", CallRequest("python", "x = 1\nprint(x)")),
+        ("<python> for i in x:\n print(i)\n</python>", CallRequest("python", "for i in x:\n print(i)")),
         ("I look. <think> hm </think> so " + SEARCH, CallRequest("search", "brass lamp")),
         ("<think> the tag <search> calls </think>" + PYTHON, CallRequest("python", "print(7 * 12)")),
         (SEARCH + ".", CallRequest("search", "brass lamp")),

@@ -157,5 +157,5 @@ async def test_a_blocking_tool_keeps_its_limit_of_time_and_stops_nobody_else():
     assert await running == ToolResult("the end")
     with pytest.raises(RuntimeError, match="the tool raised StopIteration"):
         await run_tool(patient, "stop")
-    with pytest.raises(RuntimeError, match=r"it raised SystemExit\(2\)"):
+    with pytest.raises(RuntimeError, match=r"the code raised SystemExit\(2\)"):
         await run_tool(patient, "exit")

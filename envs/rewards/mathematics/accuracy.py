@@ -111,14 +111,16 @@ def worked_out(answer: str, gold: str, question: str) -> bool:
         asked = formulas(question)
         written = {_digits(formula) for formula in asked} - {()}
         value = read_quantity(theirs).number
-        if not _is_number(ours, units=True) or (
-            _can_be_reduced(ours) and any(read_quantity(one).number == value for one in asked)
-        ):
+        variables = forms.LETTER.findall(" ".join(asked))
+        if not _is_number(ours, units=ours[-1] not in variables):
+            return False
+        if _can_be_reduced(ours) and any(read_quantity(one).number == value for one in asked):
             return False
         return _digits(ours) == _digits(theirs) or written != {_digits(ours)}
     if _UNSOLVED.search(ours) and not _UNSOLVED.search(theirs):
         return False
-    formula = any(c in ours for c in "+-*/^\\=<>") and not _is_number(ours) and not forms.WORDS.fullmatch(ours)
+    is_value = _is_number(ours) and not ("=" not in ours and forms.right_side(ours) != ours)
+    formula = any(c in ours for c in "+-*/^\\=<>") and not is_value and not forms.WORDS.fullmatch(ours)
     return not (formula and _packed(ours) in _packed(spelled(question)))
 
 

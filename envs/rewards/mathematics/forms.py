@@ -36,7 +36,7 @@ _BRACKETS = ("()", "[]", "(]", "[)")
 _SEPARATOR = re.compile(r"[,;]|\\text\{ ?,? ?(?:and|or) ?\}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])")
 _OR, _AND = (re.compile(rf"(?<![A-Za-z\\]){word}(?![A-Za-z])") for word in ("or", "and"))
 _LOG = re.compile(r"\\log(?! ?_)")
-_EQUALS = re.compile(r"=|\\in(?![A-Za-z])")
+_EQUALS = re.compile(r"=+|\\in(?![A-Za-z])")
 _INEQUALITY = re.compile(r"<|>|\\(?:le|ge|ne)(?![A-Za-z])")
 _SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus|mathbb|emptyset|varnothing)(?![A-Za-z])")
 _NAME = re.compile(
@@ -48,7 +48,7 @@ _VARIABLES = re.compile(r"\(?([A-Za-z](?: ?, ?(?:[A-Za-z]|\\[a-z]{2,7}))+)\)?")
 _BUILDER = re.compile(r"([A-Za-z])(?: ?\\in ?\\mathbb\{R\})? ?[|:] ?(.+)")
 #: An answer that is text.
 WORDS = re.compile(r"\(?\s*\\text\{([^{}]*)\}\s*\)?|([A-Za-z]{3,}(?: [A-Za-z]+)*)")
-_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
+LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z](?![A-Za-z])")
 #: A unit of one letter without a blank before it; "5m" is a formula unless the gold answer is a plain number.
 GLUED = re.compile(r"(?<=\d)(?=[mgshL]$)")
 _PYTHONS_J = re.compile(r"(?<=\d)j(?![A-Za-z])")
@@ -77,11 +77,11 @@ def _written_as(gold: str, answer: str) -> str:
     """The answer with the gold's letters for Euler's number (SymPy's E), the constant of integration (C or c), and the
     imaginary unit (Python's j, if the gold has no j and the answer no i).
     """
-    letters = set(_LETTER.findall(gold))
-    if "j" not in letters and "i" not in _LETTER.findall(answer):
+    letters = set(LETTER.findall(gold))
+    if "j" not in letters and "i" not in LETTER.findall(answer):
         answer = _PYTHONS_J.sub("i", answer)
     if "e" in letters and "E" not in letters:
-        answer = _LETTER.sub(lambda found: found[0].replace("E", "e"), answer)
+        answer = LETTER.sub(lambda found: found[0].replace("E", "e"), answer)
     theirs, ours = _CONSTANT.search(gold), _CONSTANT.search(answer)
     if theirs and ours and (theirs[1] == "C" or theirs[1].lower() == ours[1].lower()):
         answer = answer[: ours.start()] + theirs[0]
@@ -138,7 +138,7 @@ def read_form(text: str) -> Form:
 
 def _region(text: str, items: Sequence[str]) -> str | None:
     """The union ("x < 1 or x > 2") or intersection of inequalities for one variable; None if the items are none."""
-    if all(map(_INEQUALITY.search, items)) and len(set(_LETTER.findall(text))) == 1:
+    if all(map(_INEQUALITY.search, items)) and len(set(LETTER.findall(text))) == 1:
         for word, operation in ((_OR, r"\cup "), (_AND, r"\cap ")):
             if len(word.findall(text)) == len(items) - 1:
                 return operation.join(items)
@@ -211,7 +211,7 @@ def _equation(text: str) -> tuple[str | None, list[str]]:
     in_order = variables and re.findall(r"[A-Za-z]+", first) == sorted(re.findall(r"[A-Za-z]+", first))
     if _NAME.fullmatch(first) or in_order:
         return first.replace(" ", ""), rest
-    return (rest[0], [first]) if len(rest) == 1 and _LETTER.fullmatch(rest[0]) else (None, [first, *rest])
+    return (rest[0], [first]) if len(rest) == 1 and LETTER.fullmatch(rest[0]) else (None, [first, *rest])
 
 
 def _same_name(one: str, other: str) -> bool:
@@ -220,7 +220,7 @@ def _same_name(one: str, other: str) -> bool:
 
 
 def right_side(text: str) -> str:
-    r"""What a cleaned answer gives its name: "5" in "x = 5", "[1,2]" in "x \in [1,2]". Without a name: all of it."""
+    r"""The last side of an equation or of \in: "5" of "x = 2 + 3 = 5", "[1,2]" of "x \in [1,2]". Otherwise the text."""
     return (_equation(text)[1] or [text])[-1]
 
 

@@ -53,7 +53,7 @@ def test_one_command_builds_an_index(tmp_path, cities, capsys):
     assert run_command("index", ["--output", str(output), str(cities), str(more)]) == 0
     done = capsys.readouterr()
     assert done.out == f"{output}: 5 passages.\n"
-    assert read_info(output) == {"version": 3, "num_passages": 5, "files": [str(cities), str(more)]}
+    assert read_info(output) == {"version": 4, "num_passages": 5, "files": [str(cities), str(more)]}
     index = open_folder(output)
     assert index.num_documents == 5
     assert index.search("styria", 3) == [(3, "Graz is in Styria.")]
@@ -74,6 +74,8 @@ def test_a_folder_finds_what_an_index_in_memory_finds(folder):
     ("passages", "query", "rows"),
     [
         (["東京タワーは東京にある", "大阪城は大阪にある"], "大阪城", [1]),
+        # 46 bytes of UTF-8.
+        (["мало", "достопримечательностями"], "достопримечательностями", [1]),
         (["same words"] * 20, "words", [0, 1, 2, 3, 4]),
         # Short passages that have a word often come first.
         (["cat a", "cat and dog and cat", "a dog that is longer than the cat", "dog", "cat dog cat dog cat"], "cats",
@@ -141,7 +143,7 @@ def test_an_index_that_lacks_a_file_is_broken(folder):
     with pytest.raises(DataError, match=r"the index is broken .*; build it anew"):
         open_folder(folder)
     (folder / "index.json").write_text('{"version": 0}')
-    with pytest.raises(DataError, match="a search index of version 0, not 3"):
+    with pytest.raises(DataError, match="a search index of version 0, not 4"):
         open_folder(folder)
 
 

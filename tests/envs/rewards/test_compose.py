@@ -1,4 +1,5 @@
 import asyncio
+import sys
 from dataclasses import replace
 
 import pytest
@@ -76,6 +77,10 @@ def unread(finished: FinishedPath) -> float:
     return float(finished.answer)
 
 
+def leaving(finished: FinishedPath) -> float:
+    sys.exit(2)
+
+
 OWN = f"{__name__}:brevity"
 
 
@@ -94,6 +99,7 @@ def test_a_reward_is_a_name_a_function_or_a_weighted_sum():
     [
         ({"reward": nothing}, ValueError, "The reward 'nothing' must be a finite number, not nan."),
         ({"reward": broken}, BrokenToolError, "the reward's server is away"),
+        ({"reward": leaving}, ContractError, "The reward 'leaving' raises SystemExit: 2."),
         ({"reward": unread}, ContractError,
          "The reward 'unread' raises ValueError: could not convert string to float: 'Paris'."),
     ],

@@ -73,6 +73,7 @@ async def test_a_request_that_was_given_up_disturbs_no_other_and_is_ended_when_i
     assert await said(three, "2") == ["3"]
 
 
+@pytest.mark.slow
 async def test_waiting_for_the_process_does_not_count_towards_the_time_limit():
     plays = [far("Adder", timeout_s=3.0).fork() for _ in range(8)]
     naps = await asyncio.gather(*(said(play, "nap") for play in plays))

@@ -28,7 +28,7 @@ async def odd(chat, row, *, does):
         asked.cancel()
         await asyncio.sleep(60)
     await asked
-    if isinstance(does, Exception):
+    if isinstance(does, BaseException):
         raise does
 
 
@@ -44,13 +44,14 @@ async def odd(chat, row, *, does):
         (ToolError("no user"), BrokenToolError, "The program 'odd': no user"),
         (BrokenToolError("no disk"), BrokenToolError, "no disk"),
         (KeyError("a"), KeyError, "'a'"),
+        (SystemExit(2), RuntimeError, "The program 'odd' raised SystemExit(2)"),
     ],
 )  # fmt: skip
 async def test_what_a_program_may_not_do_and_its_errors_are_one_sentence(does, error, message):
     with pytest.raises(error) as raised:
         await texts(trunk_of(odd, does=does), "go", "on")
     assert str(raised.value) == message
-    noted = ["tool: The program 'odd'"] if error is KeyError else []
+    noted = ["tool: The program 'odd'"] if error in (KeyError, RuntimeError) else []
     assert getattr(raised.value, "__notes__", []) == noted
 
 
