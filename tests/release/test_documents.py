@@ -27,6 +27,7 @@ BASELINES = {
     "credit-late-small": "grpo grpo-same-state n2-z7",
     "depth-late-small": "permuted-n2-z7",
     "any-small": "permuted random depth grpo grpo-m8",
+    "pass-rate-small": "grpo arpo arpo-0505",
     "lake-small": "grpo grpo-m8",
     "lake-path-small": "grpo grpo-m8 grpo-same-state n2-z7",
     "shapes-smollm2": "grpo",
