@@ -62,7 +62,6 @@ def make_config(model: str, args) -> ARPOConfig:
         arm_config(
             args,
             num_rollouts=16,
-            branch_threshold=0.505,
             max_response_tokens=320,
             questions_per_batch=8,
         )

@@ -47,7 +47,6 @@ def make_config(model: str, args) -> ARPOConfig:
         arm_config(
             args,
             num_rollouts=16,
-            branch_threshold=0.505,
             max_response_tokens=form.max_response_tokens,
             questions_per_batch=8,
             questions_per_minibatch=4,

@@ -12,7 +12,7 @@ from tests.helpers.models import tiny_model
 from tests.helpers.parquet import parquet, row
 
 ALGORITHMS = ("ARPO", "GRPO", "DAPO", "ReinforcePlusPlus", "AEPO", "TreeGRPO")
-SMALL = {"num_learners": 0, "branch_threshold": 0.505, "num_initial_rollouts": 2, "branch_width": "wide"}
+SMALL = {"num_learners": 0, "branch_threshold": "auto", "num_initial_rollouts": 2, "branch_width": "wide"}
 AUTHORS = {
     "num_rollouts": 16, "num_initial_rollouts": 8, "branching": "probability", "branch_base_probability": 0.5,
     "branch_entropy_weight": 0.2, "branch_width": 1, "entropy_window": 20, "entropy_normalization": "sum_log_vocab",
