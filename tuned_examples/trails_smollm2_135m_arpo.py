@@ -39,6 +39,7 @@ def make_config(model: str, args) -> ARPOConfig:
         arm_config(
             args,
             num_rollouts=8,
+            branch_threshold=0.505,
             max_response_tokens=400,
             questions_per_batch=6,
             settings={"branch_width": 1},
