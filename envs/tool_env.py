@@ -100,6 +100,7 @@ class ToolEnv(ForkableMultiAgentEnv):
             self.stop = tuple(dict.fromkeys((*self.stop, *filter(None, [end]))))
         self._scorer = self.config.make_scorer()
         self.num_questions = self.task.num_questions
+        self.question: Question | None = None
         for tool in self.tools.values() if prepare else ():
             tool.prepare()
         self._start(None)
@@ -375,8 +376,7 @@ class ToolEnv(ForkableMultiAgentEnv):
 
     def _start(self, question: Question | None) -> None:
         """Forgets the last question and its agents."""
-        self.question: Question | None = question
-        self._prompt = np.zeros(0, np.int32)
+        self.question, self._prompt = question, np.zeros(0, np.int32)
         self._paths: dict[str, PathState] = {}
         self._ended: set[str] = set()
         #: The worlds from which the roots' worlds are forked.
