@@ -59,7 +59,9 @@ def run_recipe(config: ARPOConfig, args: argparse.Namespace, experiment_name: st
         RuntimeError: the run failed too often.
         KeyboardInterrupt: SIGINT or SIGTERM; its message says how the run goes on.
     """
-    output = Path(args.output or RESULTS.expanduser() / f"{args.algo}_{time.strftime('%Y-%m-%d_%H-%M-%S')}")
+    # Runs that start in the same second are different processes.
+    own = f"{args.algo}_{time.strftime('%Y-%m-%d_%H-%M-%S')}_{os.getpid()}"
+    output = Path(args.output or RESULTS.expanduser() / own)
     _check_output(output, args)
     with _held(output):
         _run(config, args, output, experiment_name, save_model)
