@@ -299,11 +299,12 @@ def _why_unread(config: AlgorithmConfig, key: str, value: Any) -> str | None:
     reader, given = READERS.get(key), getattr(config, key)
     samples = config.evaluation_config.get("explore", False)
     rule = config.evaluation_config.get("branching", "never")
+    reads_tau = samples and rule in rules_with("branch_threshold")
     # These follow earlier questions, which training's configuration asks for.
-    follows = (key, value) == ("branch_threshold", AUTO) and rule in rules_with("branch_threshold")
+    follows = (key, value) == ("branch_threshold", AUTO) and reads_tau
     follows |= key == "branching" and isinstance(value, str) and looks_back(value)
     threshold = config.evaluation_config.get("branch_threshold", config.branch_threshold)
-    if samples and rule in rules_with("branch_threshold") and threshold == AUTO and key in _UNITS_OF_RISES:
+    if reads_tau and threshold == AUTO and key in _UNITS_OF_RISES:
         return "tau follows training's rises, which have another unit; give evaluation a number as branch_threshold"
     if reader is Reader.SHARED or (samples and follows):
         return "evaluation takes it from training; set it outside evaluation_config"

@@ -119,7 +119,7 @@ def worked_out(answer: str, gold: str, question: str) -> bool:
         return _digits(ours) == _digits(theirs) or written != {_digits(ours)}
     if _UNSOLVED.search(ours) and not _UNSOLVED.search(theirs):
         return False
-    is_value = _is_number(ours) and not ("=" not in ours and forms.right_side(ours) != ours)
+    is_value = _is_number(ours) and ("=" in ours or forms.right_side(ours) == ours)
     formula = any(c in ours for c in "+-*/^\\=<>") and not is_value and not forms.WORDS.fullmatch(ours)
     return not (formula and _packed(ours) in _packed(spelled(question)))
 
