@@ -8,9 +8,8 @@ transcripts.
     python -m tuned_examples.trails_smollm2_135m_arpo --seed 0
     python -m tuned_examples.trails_smollm2_135m_arpo --algo GRPO
 
-A run stops at a mean reward of 0.95 per trajectory or after 8 iterations. tau is a little above alpha: the entropy has
-to rise by 0.27 nats over the window, more than noise does, before anything forks. The recipe keeps Z = 1, since with
-the default "wide" (Z = 3) two runs of seed 0 ended at 0.922 and 0.797. docs/run.md has results and entropies.
+A run stops at a mean reward of 0.95 per trajectory or after 8 iterations. The recipe keeps Z = 1, since with the
+default "wide" (Z = 3) two runs of seed 0 ended at 0.922 and 0.797. docs/run.md has results and entropies.
 """
 
 import sys
@@ -39,7 +38,6 @@ def make_config(model: str, args) -> ARPOConfig:
         arm_config(
             args,
             num_rollouts=8,
-            branch_threshold=0.505,
             max_response_tokens=400,
             questions_per_batch=6,
             settings={"branch_width": 1},

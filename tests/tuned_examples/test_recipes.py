@@ -24,8 +24,7 @@ AUTHORS = {
 #: Recipe -> its settings.
 RECIPES = {
     "trails_small_arpo": SMALL | {"num_rollouts": 16, "questions_per_minibatch": 4},
-    "trails_smollm2_135m_arpo": SMALL
-    | {"num_rollouts": 8, "branch_width": 1, "branch_threshold": 0.505, "questions_per_minibatch": 6},
+    "trails_smollm2_135m_arpo": SMALL | {"num_rollouts": 8, "branch_width": 1, "questions_per_minibatch": 6},
     "frozen_lake_arpo": SMALL | {"num_rollouts": 16, "max_tool_calls": 12},
     "reasoning_arpo": AUTHORS | {"max_context_tokens": 5632, "max_tool_calls": 3},
     "deepsearch_qwen3_8b_arpo": AUTHORS | {"max_context_tokens": 12000, "max_tool_calls": 6},
