@@ -205,8 +205,6 @@ class ARPO(Algorithm):
         metrics = rollout_metrics(asked, self._sampled_at - start, batch.num_given_up) | measure(BATCH_METRICS, batch)
         self.metrics.aggregate(self._dispatcher.take_metrics(Purpose.TRAINING), key=ENV_RUNNER_RESULTS)
         self._log.batch(asked, metrics, self.config)
-        if self._num_updates == 0:
-            self._log.first_batch(asked, self.config)
         self._rollout_history.extend(EarlierQuestion.of(one.tree, one.entropy_window) for one in asked)
         return batch.questions
 
@@ -220,6 +218,8 @@ class ARPO(Algorithm):
         turns = self.metrics.peek((ENV_RUNNER_RESULTS, NUM_ENV_STEPS_SAMPLED_LIFETIME), default=0)
         episodes = apply_user_connectors(self._user_connectors, [s.episode for s in batch], self.metrics)
         data = QuestionBatch.plan(episodes, self.config, seed=self._num_updates)
+        if self._num_updates == 0:
+            self._log.first_batch(self.last_sampled, self.config, data.has_signal)
         recorded = self._num_updates + 1, self.last_sampled, episodes, data.statistics
         self._recorder.training(*recorded)
         try:
@@ -301,7 +301,7 @@ class ARPO(Algorithm):
         self._log.errors(self.last_evaluation, self.config.max_error_share)
         metrics = rollout_metrics(self.last_evaluation, time.perf_counter() - start, len(given_up))
         # Not through `self.metrics`, whose values the next iterations' results would repeat.
-        logged = MetricsLogger(root=True)
+        logged = MetricsLogger(root=True, stats_cls_lookup=self.config.stats_cls_lookup)
         logged.aggregate(self._evaluation_dispatcher.take_metrics(Purpose.EVALUATION))
         results = {ENV_RUNNER_RESULTS: logged.peek() | nested(metrics)}
         self._make_callback("on_evaluate_end", evaluation_metrics=results)

@@ -66,7 +66,7 @@ def make_config(model: str, args) -> ARPOConfig:
         )
         .callbacks([DecisiveSteps, EvaluateBeforeTraining])
         # Few questions are asked: the pages show all of them.
-        .reporting(record_share=1.0 if args.record_share is None else args.record_share)
+        .reporting(record_share=getattr(args, "record_share", 1.0))
         .debugging(seed=args.seed)
     )
 

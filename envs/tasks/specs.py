@@ -222,7 +222,7 @@ _flash_rag = partial(Hub, "RUC-NLPIR/FlashRAG_datasets")
 _verl = partial(
     DatasetSpec, question=("prompt",), read_question=bare, answers={"reward_model": ground_truth}, skip=_NOT_SHOWN
 )
-_OTHERS = ("answer", "ground_truth", "final_answer", "expected_answer", "solution", "label")
+_OTHERS = ("answer", "answers", "ground_truth", "final_answer", "expected_answer", "solution", "label")
 _ANY_ANSWERS = {"reward_model": ground_truth, **dict.fromkeys(_OTHERS, texts)}
 
 #: Name of the task -> data set. The task "parquet" reads a file as the first of them that fits its first row.

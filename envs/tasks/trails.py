@@ -90,7 +90,7 @@ class TrailsTask(Task):
     so that a policy that ignores the question is right in one of nine cases, whatever it prefers.
     No name occurs in two questions, in two splits or in the demonstrations (`tuned_examples/trails_demonstrations.py`).
 
-    That is the form "main". Two others tell where forks help. "late": ten searches, and after six to eight of them the
+    That is the form "main". Two others tell where forks help. "late": ten searches, and after six or seven of them the
     first of three pages with two hits, "Follow red, blue and green from Korami."; one case of eight. "plain": six
     searches of one hit each, and four names to start from, "Follow red from blue Tasume, red Korami, pink Lodiva, gold
     Pemofu."; one case of four, decided before the first tool response. "any" tells whether the entropy finds more than

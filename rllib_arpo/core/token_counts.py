@@ -74,18 +74,23 @@ def flat_tokens(tree: QuestionTree, layout: TreeLayout) -> int:
     return len(layout.leaves) * len(tree.prompt) + int(on_paths)
 
 
-def shared_tokens(tree: QuestionTree, layout: TreeLayout, advantages: np.ndarray) -> tuple[int, int]:
+def shared_tokens(
+    tree: QuestionTree, layout: TreeLayout, advantages: np.ndarray, offsets: np.ndarray | None = None
+) -> tuple[int, int]:
     """Counts the generated tokens that several counted trajectories share, and those that get both signs.
 
     Args:
-        advantages: [L]; a token gets both signs if leaves below it have positive and negative advantages.
+        advantages: [L], or [N, L] if they differ from turn to turn; a token gets both signs if leaves below it have
+            positive and negative advantages.
+        offsets: [N], subtracted from the advantages at each node (`to_go_offsets`); None: 0.
 
     Returns:
         (shared tokens, shared tokens with both signs), each token counted once.
     """
     shared = mixed = 0
-    for node in layout.nodes:
-        below = advantages[node.leaf_begin : node.leaf_end]
+    for n, node in enumerate(layout.nodes):
+        at_node = (advantages if advantages.ndim == 1 else advantages[n]) - (0 if offsets is None else offsets[n])
+        below = at_node[node.leaf_begin : node.leaf_end]
         if len(below) > 1:
             num_tokens = len(tree.turn_of(node).token_ids)
             shared += num_tokens

@@ -64,7 +64,7 @@ def add_questions(totals: Totals, columns: dict[str, Any]) -> None:
     """Adds what is known of the questions before the update: sizes, and whether rewards differ."""
     for computed, packed in zip(columns[LEAF_ADVANTAGES], columns[PACKED_TREES], strict=True):
         totals.add(Total.TOKENS_FLAT, flat_tokens(computed.tree, computed.layout))
-        shared, mixed = shared_tokens(computed.tree, computed.layout, computed.advantages)
+        shared, mixed = shared_tokens(computed.tree, computed.layout, computed.by_node, computed.offsets)
         totals.add(Total.TOKENS_SHARED, shared)
         totals.add(Total.TOKENS_MIXED, mixed)
         totals.add(Total.TOKENS_UNIQUE, packed.num_tokens)
@@ -110,7 +110,7 @@ UPDATE_METRICS: tuple[Metric[Update], ...] = (
     Metric("total_loss", "the same, with KL and entropy bonus", per_step(Total.LOSS)),
     Metric("grad_norm", "before clipping, mean over optimizer steps", lambda update: mean(update.gradient_norms)),
     Metric("kl", "k3, to the reference model, per token", ratio(Total.KL, Total.KL_TOKENS)),
-    Metric("entropy", "nats per token", ratio(Total.ENTROPY, Total.LOSS_TOKENS)),
+    Metric("entropy", "nats per token trained on", ratio(Total.ENTROPY, Total.LOSS_TOKENS)),
     Metric("ratio_mean", "new over old probability, mean over tokens", ratio(Total.RATIO, Total.LOSS_TOKENS)),
     Metric("clip_fraction", "share of the absolute advantage mass that clipping removed", _clip_fraction),
     Metric(
@@ -129,7 +129,7 @@ UPDATE_METRICS: tuple[Metric[Update], ...] = (
     Metric("groups_without_signal", "questions with equal rewards", total(Total.GROUPS_WITHOUT_SIGNAL)),
     Metric(
         "num_questions_trained",
-        "questions in optimizer steps, also those without a signal",
+        "questions in the optimizer steps of all epochs, also those without a signal",
         total(Total.QUESTIONS_TRAINED),
     ),
 )

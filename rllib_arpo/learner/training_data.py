@@ -6,6 +6,7 @@ learners. Each learner trains on its share of a minibatch (`core/shares.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,9 +15,10 @@ from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.core.learner.training_data import TrainingData
 
 from rllib_arpo.connectors import BATCH, leaf_rewards
-from rllib_arpo.core.advantages import NO_VALUES, MeanAndStd, loss_denominator, mean_and_std
+from rllib_arpo.core.advantages import NO_VALUES, MeanAndStd, earlier_rewards, loss_denominator, mean_and_std
+from rllib_arpo.core.credit import CREDITS
 from rllib_arpo.core.entropy import entropy_statistics, unique_entropies
-from rllib_arpo.core.tree import depth_first_layout
+from rllib_arpo.core.tree import QuestionTree, TreeLayout, depth_first_layout
 from rllib_arpo.rollout.episodes import TreeEpisode
 
 
@@ -41,10 +43,10 @@ class QuestionBatch(TrainingData):
 
     Attributes:
         minibatches: the optimizer steps, epoch after epoch. Every question is in exactly one minibatch per epoch; the
-            last minibatch of an epoch may be smaller, none is dropped.
+            sizes of an epoch's minibatches differ by at most one.
         statistics: mean and deviation of the rewards, for baselines over the whole batch.
-        has_signal: whether any rewards differ that the baseline compares (of a question, of the batch), including the
-            overlong penalty, which `core.figures.has_signal` ignores.
+        has_signal: whether any advantage may differ from 0. It includes the overlong penalty, which
+            `core.figures.has_signal` ignores.
     """
 
     minibatches: tuple[Minibatch, ...] = ()
@@ -70,7 +72,6 @@ class QuestionBatch(TrainingData):
         entropies = None
         if config.entropy_advantage_coeff > 0:
             entropies = [unique_entropies(tree, layout) for tree, layout in questions]
-        compared = [np.concatenate(rewards)] if config.baseline == BATCH else rewards
         orders = _epoch_orders(len(episodes), config.num_epochs, seed if config.shuffle_batch_per_epoch else None)
         return cls(
             episodes=list(episodes),
@@ -84,8 +85,20 @@ class QuestionBatch(TrainingData):
                 for chunk in _chunks(order, config.questions_per_minibatch)
             ),
             statistics=mean_and_std(np.concatenate(rewards)),
-            has_signal=any(len(np.unique(values)) > 1 for values in compared),
+            has_signal=_has_signal(questions, rewards, config),
         )
+
+
+def _has_signal(
+    questions: Sequence[tuple[QuestionTree, TreeLayout]], rewards: Sequence[np.ndarray], config: AlgorithmConfig
+) -> bool:
+    """Whether any advantage may differ from 0; with a user's own credit always, since it may compare anything."""
+    if config.baseline not in (*CREDITS, BATCH):
+        return True
+    compared = [np.concatenate(rewards)] if config.baseline == BATCH else list(rewards)
+    if config.returns == "to_go" or config.baseline == "same_state":  # Turns may differ where the returns are equal.
+        compared += [earlier_rewards(tree, layout) for tree, layout in questions]
+    return any(len(np.unique(values)) > 1 for values in compared)
 
 
 def _epoch_orders(num_questions: int, num_epochs: int, seed: int | None) -> list[list[int]]:
@@ -96,4 +109,5 @@ def _epoch_orders(num_questions: int, num_epochs: int, seed: int | None) -> list
 
 
 def _chunks(order: Sequence[int], size: int) -> list[tuple[int, ...]]:
-    return [tuple(order[i : i + size]) for i in range(0, len(order), size)]
+    """As few parts as hold at most `size` questions each: a small last one would move Adam as far as a whole one."""
+    return [tuple(part.tolist()) for part in np.array_split(order, math.ceil(len(order) / size))]

@@ -189,6 +189,11 @@ TRAINING = {
         "auto",
         'the learner\'s attention kernel: "path_gather", "varlen" or "auto" (docs/rllib.md, "Attention on trees").',
         one_of("auto", *TREE_KERNELS),
+        Need(
+            "needs dtype='bfloat16' and learners on GPUs",
+            lambda c: c.tree_attention != "varlen" or (c.dtype == "bfloat16" and c.num_gpus_per_learner > 0),
+            {"tree_attention": "varlen"},
+        ),
     ),
     "learner_compile": _option(
         "auto",
@@ -243,9 +248,9 @@ TRAINING = {
         "length of DAPO's soft overlong penalty; None: off.",
         optional(at_least(1)),
         Need(
-            "must not exceed max_response_tokens={max_response_tokens}",
-            lambda c: c.overlong_buffer_tokens is None or c.overlong_buffer_tokens <= c.max_response_tokens,
-            {"overlong_buffer_tokens": 5000},
+            "must be at most half of max_response_tokens={max_response_tokens}, or short responses are penalised too",
+            lambda c: c.overlong_buffer_tokens is None or 2 * c.overlong_buffer_tokens <= c.max_response_tokens,
+            {"overlong_buffer_tokens": 2100},
         ),
     ),
     "max_resample_rounds": _option(
@@ -261,6 +266,11 @@ TRAINING = {
             "a batch of {questions_per_batch} repeats no question; raise it, or questions_per_batch",
             lambda c: not c.prioritized_share or num_repeats(c.prioritized_share, c.questions_per_batch) > 0,
             {"prioritized_share": 0.001},
+        ),
+        Need(
+            "with num_rollouts=1 no pass rate is near one half",
+            lambda c: not c.prioritized_share or c.num_rollouts > 1,
+            {"prioritized_share": 0.5, "num_rollouts": 1, "branching": "never", "baseline": "batch"},
         ),
     ),
     "adam_betas": _option(

@@ -55,8 +55,10 @@ def recipe_parser(stop_reward: float, stop_iters: int, **defaults: Any) -> argpa
 OVERLONG_SHARE = 5
 
 
-def _value(text: str) -> float | str:
-    """A number if the text is one."""
+def _value(text: str) -> float | str | None:
+    """A number, or None, if the text is one."""
+    if text == "None":
+        return None
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -81,7 +83,9 @@ def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--num-rollouts", type=int, help="M, trajectories per question; default: the recipe's value")
     for name in ARM_OPTIONS:
         doc = OPTIONS[name].doc.replace("%", "%%")
-        parser.add_argument(_flag(name), type=_value, help=f"{doc} Default: the recipe's, or the algorithm's")
+        # None is a value.
+        help_text = f"{doc} Default: the recipe's, or the algorithm's"
+        parser.add_argument(_flag(name), type=_value, default=argparse.SUPPRESS, help=help_text)
     parser.add_argument("--questions-per-batch", type=int, help="questions per update; default: the recipe's value")
     parser.add_argument(
         "--questions-per-minibatch",
@@ -121,7 +125,8 @@ def arm_config(
     Raises:
         ValueError: an option is about forks, but the algorithm does not fork.
     """
-    given = {name: value for name in (*ARM_OPTIONS, *SIZES) if (value := getattr(args, name)) is not None}
+    given = {name: value for name in SIZES if (value := getattr(args, name)) is not None}
+    given |= {name: getattr(args, name) for name in ARM_OPTIONS if hasattr(args, name)}
     config = _algorithm_config(args.algo, settings or {})
     sizes = {
         "num_rollouts": num_rollouts,

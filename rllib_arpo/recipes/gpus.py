@@ -29,6 +29,8 @@ def use_gpus(config: ARPOConfig, num_gpus: float) -> None:
         ValueError: several learners would have to share a GPU, which NCCL refuses.
     """
     learners, env_runners = config.num_learners, config.num_env_runners
+    if env_runners:  # Those for evaluation take as much of a GPU.
+        env_runners += config.evaluation_num_env_runners
     if num_gpus < 1 or (learners and not env_runners):
         config.learners(num_gpus_per_learner=int(num_gpus >= max(learners, 1)))
         return

@@ -31,7 +31,9 @@ class RunnerCallbacks:
         self._runner = runner
         self._lock = threading.RLock()
         # Metrics of an evaluation on a training runner must stay apart from the training metrics.
-        self._loggers = {purpose: MetricsLogger() for purpose in Purpose} | {own_purpose: runner.metrics}
+        lookup = runner.config.stats_cls_lookup
+        self._loggers = {purpose: MetricsLogger(stats_cls_lookup=lookup) for purpose in Purpose}
+        self._loggers[own_purpose] = runner.metrics
 
     def environment_created(self, env: ForkableMultiAgentEnv, context: EnvContext, purpose: Purpose) -> None:
         self._call("on_environment_created", purpose, env=env, env_context=context)

@@ -87,6 +87,7 @@ class _Runner:
         num_failures: failures since it last finished a question.
         always_lost: the questions that were in flight at all of these failures.
         num_finished: questions that it has finished since it last failed.
+        ping: the unanswered ping of an env runner that is out of service.
     """
 
     in_flight: dict[QuestionRef, _AskedQuestion] = field(default_factory=dict)
@@ -96,6 +97,7 @@ class _Runner:
     num_failures: int = 0
     always_lost: set[QuestionRef] = field(default_factory=set)
     num_finished: int = 0
+    ping: ray.ObjectRef | None = None
 
     @property
     def suspect(self) -> _AskedQuestion | None:
@@ -181,7 +183,7 @@ class QuestionDispatcher:
         """`limit`, or the number of questions in the env runners' task if that is smaller.
 
         Raises:
-            DataError: the environments of this purpose cannot be made.
+            DataError: the environments of this purpose cannot be made, or have no question.
         """
         found = self._group.foreach_env_runner(
             lambda runner: runner.num_questions(purpose),
@@ -191,6 +193,8 @@ class QuestionDispatcher:
         for failure in found:
             if isinstance(failure, Failure):
                 _raise(failure)
+        if 0 in found:
+            raise DataError(f"The environment has no question for {purpose.value} (num_questions=0).")
         return min([limit, *(number for number in found if number is not None)])
 
     def sleep(self, level: int) -> None:
@@ -241,6 +245,24 @@ class QuestionDispatcher:
             logger.warning("An env runner failed (%s); its questions are sampled again.", cause.splitlines()[0])
         if causes or not (answers or any(runner.call is not None for runner in self._runners.values())):
             self._wait_for_env_runners(causes[-1] if causes else "no env runner is healthy")
+        elif not self._is_local():
+            self._take_back()
+
+    def _take_back(self) -> None:
+        """Restores env runners that Ray has restarted, as soon as one answers; until then the others go on."""
+        actors = self._group._worker_manager.actors()
+        for number in actors.keys() - set(self._group.healthy_env_runner_ids()):
+            runner = self._runners[number]
+            if runner.num_failures < MAX_FAILURES_IN_A_ROW:
+                runner.ping = runner.ping or actors[number].ping.remote()
+        pings = {runner.ping: runner for runner in self._runners.values() if runner.ping is not None}
+        if not pings:
+            return
+        ready, _ = ray.wait([*pings], num_returns=len(pings), timeout=0)
+        for ping in ready:
+            pings[ping].ping = None
+        if any(not isinstance(_outcome(ping), Exception) for ping in ready):
+            self._restore()
 
     def _share_out(self) -> dict[int, list[QuestionRef]]:
         """Env runner -> its new questions, for env runners that can be called now and have questions."""

@@ -98,6 +98,9 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         first = make()
         if not isinstance(first, ForkableMultiAgentEnv):
             raise ValueError(f"env={config.env!r} is a {type(first).__name__}, not a ForkableMultiAgentEnv.")
+        for name in ("stop", "tool_names"):
+            if isinstance(texts := getattr(first, name), str):
+                raise ValueError(f"env={config.env!r}: {name}={texts!r} must be a tuple of texts.")
         envs = [first]
         self._pools.append(envs)
         for _ in range(config.num_envs_per_env_runner - 1):
@@ -121,7 +124,7 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
             dtype=config.dtype,
             max_context_tokens=config.max_context_tokens,
             num_threads=config.engine_num_threads,
-            seed=(config.seed or 0) + (self.worker_index or 0),
+            seed=((config.seed or 0) + (self.worker_index or 0)) % 2**32,  # NumPy takes no larger one.
             engine_kwargs=dict(config.engine_kwargs),
             can_sleep=config.sleep_level > 0,
             weight_transfer=transfer_backend(config.weight_sync),

@@ -63,7 +63,8 @@ class TreeEpisode(MultiAgentEpisode):
 
         Raises:
             ContractError: a reward is not a finite number, no trajectory is left, or one has lost its parent or has
-                other turns than were sampled, or the tokens of a turn and their figures differ in number.
+                another prompt or other turns than were sampled, or the tokens of a turn and their figures differ in
+                number.
         """
         if not self._is_view_made:
             return
@@ -81,6 +82,12 @@ class TreeEpisode(MultiAgentEpisode):
             if len(agent) != sampled.get(agent_id):
                 raise ContractError(
                     f"{who} left trajectory {agent_id!r} of question {self.id_!r} with other turns than were sampled."
+                )
+        for root in left:
+            given = self.agent_episodes[root.agent_id].observations[0]
+            if root.parent is None and not np.array_equal(given, self._tree.prompt):
+                raise ContractError(
+                    f"{who} left trajectory {root.agent_id!r} of question {self.id_!r} with another prompt."
                 )
         self._tree = replace(self._tree, trajectories=tuple(self._edited(t, who) for t in left))
 

@@ -73,7 +73,7 @@ class QuestionStream:
             fresh = self.take(config.questions_per_batch - len(kept), conditions)
             batch, asked, rounds = kept + fresh, asked + fresh, rounds + 1
         trained = [s for s in batch if has_signal(s.tree)] if config.max_resample_rounds else batch
-        trained = trained or batch
+        trained = trained or batch or asked
         given_up = self._dispatcher.take_missing()
         if not trained:
             raise RuntimeError(f"No question of the batch could be sampled. Last cause: {[*given_up.values()][-1]}")
@@ -82,7 +82,7 @@ class QuestionStream:
             trained,
             asked,
             rounds,
-            num_dropped=len(batch) - len(trained),
+            num_dropped=max(len(batch) - len(trained), 0),
             num_given_up=len(given_up),
             num_prioritized=self._num_prioritized,
             num_requeued=self._num_requeued,

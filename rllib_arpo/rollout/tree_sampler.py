@@ -120,11 +120,12 @@ class TreeSampler:
         )
 
     async def _settled(self, value: Any) -> Any:
-        """The result of an environment's method; the deadline ends the call even if the method ignores it."""
+        """The result of an environment's method; the deadline or a cancellation ends it even if the method goes on."""
         try:
             return await settled(value)
         finally:
-            if self._deadline.expired():
+            task = asyncio.current_task()
+            if self._deadline.expired() or (task is not None and task.cancelling()):
                 raise asyncio.CancelledError
 
     async def _top_up(self) -> None:
@@ -143,6 +144,9 @@ class TreeSampler:
             begun = ", ".join(map(str, observations)) or "none"
             raise ContractError(f"{self._name()} began with agents {begun}: not {OPTION_NUM_ROOTS}={self._num_roots}.")
         self._prompt = checked_ids(observations["0"], self._num_token_ids, self._name())
+        if len(self._prompt) >= self._settings.max_context_tokens:
+            limit = f"max_context_tokens={self._settings.max_context_tokens}"
+            raise DataError(f"{self._name()} has a prompt of {len(self._prompt)} tokens: nothing is left of {limit}.")
         for agent_id, observation in observations.items():
             self._check_prompt(agent_id, observation)
         roots = [self._add(self._root(agent_id)) for agent_id in observations]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rllib_arpo.core.branching import has_fixed_threshold
-from rllib_arpo.core.figures import ExaminedNode, has_signal
+from rllib_arpo.core.figures import ExaminedNode
 from rllib_arpo.core.tree import QuestionTree
 
 
@@ -14,6 +14,7 @@ def first_batch_warnings(
     nodes: Sequence[ExaminedNode],
     branching: str,
     branch_threshold: float | str,
+    has_signal: bool,
     no_signal: str,
 ) -> Iterator[str]:
     """At most one sentence if the updates have nothing to learn from, and one if nothing forks.
@@ -22,12 +23,13 @@ def first_batch_warnings(
         nodes: the examined nodes of the trees.
         branching: the name of the fork rule.
         branch_threshold: tau. With "auto" the next batch's tau is lower if nothing forks.
-        no_signal: if no question has a signal: the likely cause, and what to do.
+        has_signal: whether the first update may have an advantage other than 0.
+        no_signal: if it has none: the likely cause, and what to do.
     """
     trajectories = [trajectory for tree in trees for trajectory in tree.trajectories]
     # A user's environment may reward right trajectories without reporting an accuracy.
     highest = max(float(tree.returns().max()) for tree in trees)
-    if not any(has_signal(tree) for tree in trees):
+    if not has_signal:
         yield f"No question of the first batch has rewards that differ, so the model learns nothing: {no_signal}."
     elif not any(trajectory.accuracy > 0 for trajectory in trajectories) and highest <= 0:
         yield (

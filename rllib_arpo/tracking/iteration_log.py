@@ -54,12 +54,12 @@ class IterationLog:
         self.forks(metrics.get("fork_rate", 0.0), config.branching, config.branch_threshold)
         self.errors(sampled, config.max_error_share)
 
-    def first_batch(self, sampled: Sequence[SampledQuestion], config: ARPOConfig) -> None:
-        """Warns before the first update if there is nothing to learn, or no fork."""
+    def first_batch(self, sampled: Sequence[SampledQuestion], config: ARPOConfig, has_signal: bool) -> None:
+        """Warns before the first update if there is nothing to learn (no `has_signal`), or no fork."""
         trees = [question.tree for question in sampled]
         nodes = [node for question in sampled for node in examined_nodes(question.tree, question.entropy_window)]
         for warning in first_batch_warnings(
-            trees, nodes, config.branching, config.branch_threshold, _why_no_signal(sampled)
+            trees, nodes, config.branching, config.branch_threshold, has_signal, _why_no_signal(sampled)
         ):
             logger.warning("%s", warning)
 

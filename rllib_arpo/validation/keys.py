@@ -131,7 +131,6 @@ USED_IN_TRAINING: dict[str, Rule | None] = {
     "log_gradients": SWITCH,
     "_learner_class": Rule("a subclass of ARPOTorchLearner", _is_learner_class),
     "_learner_connector": optional(_CONNECTOR),
-    "_torch_lr_scheduler_classes": None,
     "_model_config": None,
     "_rl_module_spec": None,
     # The driver.
@@ -186,6 +185,7 @@ HINTS = {
     "gamma": "does nothing in ARPO: a trajectory's reward is not discounted",
     "model": "does nothing in ARPO; use language_model()",
     "optimizer": "does nothing in ARPO; use lr, adam_betas and weight_decay",
+    "_torch_lr_scheduler_classes": "a restored run would begin it again; use lr=[[0, lr], [timestep, lr], ...]",
     **dict.fromkeys((f"callbacks_{name}" for name in NEVER_CALLED), NOT_CALLED),
     **dict.fromkeys(("policies", "policies_to_train", "policy_mapping_fn"), _ONE_POLICY),
     "evaluation_duration_unit": "ARPO counts evaluation_duration in questions; leave it at 'episodes'",

@@ -48,6 +48,10 @@ def test_shared_tokens_are_pulled_both_ways_where_advantages_have_both_signs(adv
     tree = _forked_tree()
     layout = depth_first_layout(tree)
     assert shared_tokens(tree, layout, np.array(advantages)) == (2, mixed)
+    # At the shared node both leaves have 1, after the fork 0 and -1.
+    by_node = np.array([[1.0, 1.0], [0.0, 0.0], [0.0, -1.0]])
+    assert shared_tokens(tree, layout, by_node) == (2, 0)
+    assert shared_tokens(tree, layout, np.array([1.0, 2.0]), offsets=np.array([1.5, 0.0, 0.0])) == (2, 2)
     # What one path alone passes, of those that count, is not shared.
     masked = _forked_tree(StopReason.DEADLINE)
     assert shared_tokens(masked, depth_first_layout(masked), np.array([1.0])) == (0, 0)

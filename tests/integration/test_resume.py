@@ -251,6 +251,14 @@ def test_questions_over_the_bound_are_asked_again(lag, oldest, kept, given_up):
     assert (batch.num_requeued, batch.num_given_up) == (1, given_up)
 
 
+def test_if_no_question_can_replace_those_without_a_signal_they_stay():
+    config = ARPOConfig().training(questions_per_batch=2, max_resample_rounds=1)
+    batch = QuestionStream(FakeDispatcher({0: [5], 1: [5], 2: [], 3: []}), config).next_batch(
+        SamplingConditions(weight_version=5)
+    )
+    assert ([q.number for q in batch.questions], batch.num_given_up, batch.num_dropped) == ([0, 1], 2, 0)
+
+
 def test_the_next_batch_is_in_flight_after_rounds_that_replace_questions():
     """All questions have equal rewards, so two rounds replace both: otherwise they would take what was asked ahead."""
     config = ARPOConfig().training(questions_per_batch=2, max_resample_rounds=2).adaptive_rollout(max_weight_lag=1)

@@ -8,6 +8,7 @@ import ray
 
 from rllib_arpo import ARPOConfig, faults
 from rllib_arpo.core.rollout_history import RolloutReference
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.faults import Failure
 from rllib_arpo.rollout import dispatch
 from rllib_arpo.rollout.dispatch import QuestionDispatcher
@@ -49,6 +50,7 @@ class FakeGroup:
 
     `replies[runner]` has, per call, an exception (it died), HANGS, SILENT, FORGETS, DIED_BEFORE, a Failure,
     a number of questions that end, or nothing more (all questions end).
+    `num_pings` is how often a restarted one is pinged before it is up.
     """
 
     replies: dict[int, list]
@@ -63,6 +65,7 @@ class FakeGroup:
     references: list[RolloutReference] = field(default_factory=list)
     raising: set[int] = field(default_factory=set)
     deadly: set[int] = field(default_factory=set)
+    num_pings: int = 0
 
     def __post_init__(self):
         self.healthy = set(self.replies)
@@ -80,14 +83,19 @@ class FakeGroup:
 
     def _actor(self, runner):
         exchange = SimpleNamespace(remote=lambda *args: FakeCall(self._call(runner, *args)))
-        return SimpleNamespace(runner=runner, exchange=exchange)
+        return SimpleNamespace(runner=runner, exchange=exchange, ping=SimpleNamespace(remote=self._ping))
+
+    def _ping(self):
+        self.num_pings -= 1
+        return FakeCall(RESTARTS if self.num_pings > 0 else "pong")
 
     def set_actor_state(self, runner, healthy):
         self.healthy.discard(runner)
         self.questions[runner] = []
 
     def restore(self):
-        self.healthy = set(self.replies) - self.ended
+        if self.num_pings <= 0:
+            self.healthy = set(self.replies) - self.ended
 
     def foreach_env_runner(self, function, local_env_runner, timeout_seconds):
         assert (local_env_runner, timeout_seconds) == (False, dispatch.ANSWER_TIMEOUT_S)
@@ -233,6 +241,23 @@ def test_what_an_env_runner_loses_is_asked_again(make_group, replies, num_questi
     group, dispatcher = make_group(replies)
     assert sample(dispatcher, range(num_questions)) == list(range(num_questions))
     assert (group.asked, group.restarted) == (asked, restarted)
+
+
+def test_an_env_runner_gets_questions_again_as_soon_as_it_is_up(make_group):
+    """The first one is down while the second one gets three more questions."""
+    group, dispatcher = make_group({1: [DIES], 2: [1] * 9})
+    group.num_pings = 3
+    assert sample(dispatcher, range(10)) == list(range(10))
+    assert group.asked == [
+        (1, [0, 2]), (2, [1, 3]), (2, [0]), (2, [2]), (2, [4]), (1, [5, 6]), (2, [7]), (1, [8, 9]),
+    ]  # fmt: skip
+
+
+def test_a_task_without_a_question_is_named(make_group):
+    group, dispatcher = make_group({1: []})
+    group.foreach_env_runner = lambda *_args, **_kwargs: [0]
+    with pytest.raises(DataError, match=r"^The environment has no question for evaluation \(num_questions=0\)\.$"):
+        dispatcher.num_questions(Purpose.EVALUATION, 8)
 
 
 def test_while_the_driver_does_something_else_no_env_runner_is_silent(make_group):

@@ -4,7 +4,8 @@ import re
 from types import SimpleNamespace
 
 import pytest
-from ray.rllib.utils.metrics.metrics_logger import MetricsLogger
+from ray.rllib.utils.metrics.metrics_logger import DEFAULT_STATS_CLS_LOOKUP, MetricsLogger
+from ray.rllib.utils.metrics.stats import MeanStats
 
 import rllib_arpo
 from rllib_arpo import ARPOConfig
@@ -17,6 +18,7 @@ from rllib_arpo.rollout.episodes import TreeEpisode
 from rllib_arpo.rollout.messages import Purpose, QuestionRef, SampledQuestion, SamplingConditions
 from rllib_arpo.rollout.metric_table import OWN_NAMES
 from tests.helpers.configs import small_config
+from tests.helpers.scripted_env import ScriptedEnv
 from tests.helpers.trees import make_tree
 
 
@@ -50,6 +52,14 @@ def test_a_pool_that_never_becomes_whole_is_closed(model_folder, monkeypatch):
     with pytest.raises(ContractError, match="on_environment_created"):
         ARPOEnvRunner(config)
     assert len(closed) == 3
+
+
+@pytest.mark.parametrize("name", ["stop", "tool_names"])
+def test_a_text_is_not_taken_for_a_tuple_of_texts(model_folder, name):
+    """Otherwise generation would stop at each of its letters."""
+    env = type("Mine", (ScriptedEnv,), {name: "</tool>"})
+    with pytest.raises(ValueError, match=f"^env=.*Mine'>: {name}='</tool>' must be a tuple of texts.$"):
+        ARPOEnvRunner(small_config(model_folder).environment(env))
 
 
 def test_environments_of_evaluation_that_cannot_be_made_do_not_cost_the_env_runner(model_folder):
@@ -87,10 +97,26 @@ def test_the_metrics_know_which_tools_it_has(model_folder):
     runner.stop()
 
 
+class Own(MeanStats):
+    """A reduction of the user's."""
+
+
+STATS = DEFAULT_STATS_CLS_LOOKUP | {"own": Own}
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_callbacks_log_with_reductions_of_the_users(purpose):
+    def log(metrics_logger, **_):
+        metrics_logger.log_value("mine", 2.0, reduce="own")
+
+    callbacks = on_sample_end(log, purpose)
+    assert isinstance(callbacks.take_metrics([purpose])[purpose]["mine"], Own)
+
+
 def on_sample_end(callback, purpose: Purpose) -> RunnerCallbacks:
-    config = SimpleNamespace(callbacks_on_sample_end=callback)
+    config = SimpleNamespace(callbacks_on_sample_end=callback, stats_cls_lookup=STATS)
     callbacks = RunnerCallbacks(
-        SimpleNamespace(_callbacks=[], config=config, metrics=MetricsLogger()), Purpose.TRAINING
+        SimpleNamespace(_callbacks=[], config=config, metrics=MetricsLogger(stats_cls_lookup=STATS)), Purpose.TRAINING
     )
     callbacks.sampled([SampledQuestion(QuestionRef(0, purpose), TreeEpisode(make_tree([1], [])))])
     return callbacks

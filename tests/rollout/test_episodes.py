@@ -111,12 +111,17 @@ def shorten(agents):
     agents["1"].actions[0] = agents["1"].actions[0][:-1]
 
 
+def ask_otherwise(agents):
+    agents["0"].observations[0] = [9, 9]
+
+
 @pytest.mark.parametrize(("change", "sentence"), [
     (dict.clear, "Mine left question 'q' without a trajectory."),
     (lambda agents: agents.pop("0"), "Mine dropped trajectory '0' of question 'q', from which '0.0' descends."),
     (cut, "Mine left trajectory '0' of question 'q' with other turns than were sampled."),
     (add, "Mine left trajectory '7' of question 'q' with other turns than were sampled."),
     (spoil, "Mine left a reward of question 'q', trajectory 1, that must be a finite number, not None."),
+    (ask_otherwise, "Mine left trajectory '0' of question 'q' with another prompt."),
     (shorten, "Mine left trajectory '1' of question 'q' with unequally many tokens, log-probs and weight versions."),
 ])  # fmt: skip
 def test_changes_that_do_not_fit_are_refused(change, sentence):

@@ -226,6 +226,24 @@ def test_what_nobody_cancelled_is_an_error_of_the_environment_and_not_the_deadli
         assert endings(questions[number].tree) == (StopReason.ANSWER,) * 2
 
 
+def test_questions_that_are_dropped_end_though_the_environment_does_not_hear_it():
+    """Its first step goes on after the cancellation; the trajectory takes no second one."""
+    steps = []
+
+    async def deaf(_env, *_args):
+        steps.append(len(steps))
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(60)
+
+    engine = scripted_engine(lambda *_: ScriptedReply([TOOL]), vocab_size=VOCAB_SIZE)
+    with ThreadPoolExecutor(1) as thread, QuestionLoop(engine, thread) as loop:
+        loop.submit([QuestionRef(0)], [ScriptedEnv({"hooks": {"step": deaf}})], settings(num_rollouts=1))
+        limit = time.perf_counter() + 60
+        while not steps and time.perf_counter() < limit:
+            time.sleep(0.01)
+    assert steps == [0]
+
+
 @pytest.mark.parametrize("fails", [False, True])
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_a_deadline_holds_though_the_environment_does_not_hear_it(deterministic, fails):

@@ -55,26 +55,31 @@ def parts(questions: Sequence[Asked]) -> tuple[list[QuestionTree], list[Examined
     return [one.tree for one in questions], [node for one in questions for node in one.nodes]
 
 
-def warnings(*stats: Asked, branching: str = "threshold", threshold: float | str = 0.5) -> list[str]:
-    return list(first_batch_warnings(*parts(stats), branching, threshold, "the questions are too easy: ask others"))
+def warnings(
+    *stats: Asked, branching: str = "threshold", threshold: float | str = 0.5, learns: bool = True
+) -> list[str]:
+    told = "the questions are too easy: ask others"
+    return list(first_batch_warnings(*parts(stats), branching, threshold, learns, told))
 
 
 NOTHING = asked("00", "00", "01", pays=[0.0, -1.0, 0.0, 0.0])
 
 
-@pytest.mark.parametrize(("stats", "told"), [
-    ([asked("10", "01", "10"), asked("00", "01", "01"), asked("11", "11", "10")], []),
-    ([asked("11", "11", "01")],
+@pytest.mark.parametrize(("stats", "learns", "told"), [
+    ([asked("10", "01", "10"), asked("00", "01", "01"), asked("11", "11", "10")], True, []),
+    # One attempt a question, compared with the whole batch.
+    ([asked("1"), asked("0")], True, []),
+    ([asked("11", "11", "01")], False,
      ["No question of the first batch has rewards that differ, so the model learns nothing: the questions are "
       "too easy: ask others."]),
-    ([NOTHING] * 2,
+    ([NOTHING] * 2, True,
      ["None of the 8 trajectories of the first batch is right, so the model can learn the format at most: "
       "cold-start the model, or ask easier questions."]),
     # An environment that pays and tells no accuracy.
-    ([asked("00", "00", "01", pays=[0.5, 0.0, 1.0, 0.0])], []),
+    ([asked("00", "00", "01", pays=[0.5, 0.0, 1.0, 0.0])], True, []),
 ])  # fmt: skip
-def test_updates_with_nothing_to_work_with(stats, told):
-    assert warnings(*stats) == told
+def test_updates_with_nothing_to_work_with(stats, learns, told):
+    assert warnings(*stats, learns=learns) == told
 
 
 @pytest.mark.parametrize(("forked", "told"), [

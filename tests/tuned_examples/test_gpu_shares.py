@@ -34,6 +34,14 @@ def test_parts_of_gpus(gpus, learners, env_runners, expected):
     assert parts(config) == pytest.approx(expected)
 
 
+def test_the_env_runners_of_evaluation_need_gpus_too():
+    config = ARPOConfig().env_runners(num_env_runners=1).evaluation(evaluation_num_env_runners=1)
+    use_gpus(config, 1)
+    assert parts(config) == pytest.approx((0.5, 0.25, 0.2, 2))
+    use_gpus(config, 3)
+    assert parts(config) == pytest.approx((1.0, 1.0, 0.9, 0))
+
+
 @pytest.mark.parametrize(("learners", "env_runners"), [(2, 1), (2, 3), (3, 3)])
 def test_several_learners_do_not_share_a_gpu(learners, env_runners):
     config = ARPOConfig().learners(num_learners=learners).env_runners(num_env_runners=env_runners)

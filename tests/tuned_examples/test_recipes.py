@@ -107,6 +107,9 @@ def test_every_algorithm_is_valid(name, algorithm, build):
     ("trails_small_arpo", "--form late", {"max_tool_calls": 11, "max_response_tokens": 448, "max_context_tokens": 512}),
     ("trails_smollm2_135m_arpo", "--algo DAPO", {"overlong_buffer_tokens": 80}),
     ("trails_smollm2_135m_arpo", "--algo AEPO", {"questions_per_minibatch": 3}),
+    ("trails_smollm2_135m_arpo", "--algo AEPO --pre-monitoring-sensitivity None --record-share None",
+     {"pre_monitoring_sensitivity": None, "record_share": None}),
+    ("trails_smollm2_135m_arpo", "", {"record_share": 1.0}),
     ("frozen_lake_arpo", "--path 8", {"max_tool_calls": 20}),
 ])  # fmt: skip
 def test_the_command_line_and_the_algorithm_have_the_last_word(name, argv, expected, build):

@@ -43,7 +43,7 @@ def make_config(model: str, args) -> ARPOConfig:
         .env_runners(num_env_runners=0)
         .evaluation(evaluation_interval=2, evaluation_duration=5, evaluation_config={"env_config": {"split": "test"}})
         .callbacks([EvaluateBeforeTraining])
-        .reporting(record_share=1.0 if args.record_share is None else args.record_share)
+        .reporting(record_share=getattr(args, "record_share", 1.0))
         .debugging(seed=args.seed)
     )
 
