@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rllib_arpo.envs.tasks.trail_forms import ANY, FORMS, MAIN, SYLLABLES, TrailForm
+from rllib_arpo.envs.tasks.trail_forms import ANY, FORMS, LATE, MAIN, SYLLABLES, TrailForm
 from tuned_examples.small_models import TAGS, ColdStart, Rows, SmallModel, make_tokenizer, mark
 from tuned_examples.smollm2 import cached_folder, smollm2_135m_instruct
 from tuned_examples.trails_demonstrations import PERFECT, ROWS, transcripts
@@ -33,14 +33,15 @@ MODEL = SmallModel(
     ),
 )
 
-#: Form -> its model, if it is another one. With as few perfect demonstrations as on the other forms the model would
+#: Form -> its model, if it is another one. With as few perfect demonstrations as on the other forms a model may still
 #: confuse the names of two hits.
-MODELS = {
-    ANY.name: replace(
+MODELS = dict.fromkeys(
+    (LATE.name, ANY.name),
+    replace(
         MODEL,
         stages=tuple(replace(stage, count=28_800) if stage.rows == "perfect" else stage for stage in MODEL.stages),
-    )
-}
+    ),
+)
 
 
 def trails_tokenizer() -> PreTrainedTokenizerFast:
