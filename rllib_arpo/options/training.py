@@ -255,7 +255,7 @@ TRAINING = {
     ),
     "max_resample_rounds": _option(
         0,
-        "how often new questions replace those without signal (DAPO); any left are dropped.",
+        "how often new questions replace those without signal (DAPO); any left are dropped, unless none has one.",
         at_least(0),
     ),
     "prioritized_share": _option(

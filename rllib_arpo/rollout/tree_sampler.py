@@ -343,7 +343,7 @@ class TreeSampler:
                 self._decide(candidate)
 
     def _decide(self, candidate: ForkCandidate) -> None:
-        """[3] creates as many children of a node as the rule wants and the budget allows."""
+        """[4] creates as many children of a node as the rule wants and the budget allows."""
         budget = self._num_missing() if self._may_fork else 0
         if not budget:
             return
