@@ -93,10 +93,11 @@ def _has_signal(
     questions: Sequence[tuple[QuestionTree, TreeLayout]], rewards: Sequence[np.ndarray], config: AlgorithmConfig
 ) -> bool:
     """Whether any advantage may differ from 0; with a user's own credit always, since it may compare anything."""
-    if config.baseline not in (*CREDITS, BATCH):
+    credit = CREDITS.get(config.baseline)
+    if credit is None and config.baseline != BATCH:
         return True
     compared = [np.concatenate(rewards)] if config.baseline == BATCH else list(rewards)
-    if config.returns == "to_go" or config.baseline == "same_state":  # Turns may differ where the returns are equal.
+    if config.returns == "to_go" or (credit is not None and credit.judges_equal_returns):
         compared += [earlier_rewards(tree, layout) for tree, layout in questions]
     return any(len(np.unique(values)) > 1 for values in compared)
 
