@@ -103,8 +103,8 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
                 raise ValueError(f"env={config.env!r}: {name}={texts!r} must be a tuple of texts.")
         envs = [first]
         self._pools.append(envs)
-        for _ in range(config.num_envs_per_env_runner - 1):
-            envs.append(first.another() or make())
+        for index in range(1, config.num_envs_per_env_runner):
+            envs.append(first.another() or make(index))
         for index, env in enumerate(envs):
             self._user_callbacks.environment_created(env, env_context(config, self.worker_index or 0, index), purpose)
         return envs

@@ -36,13 +36,13 @@ def env_context(config: AlgorithmConfig, worker_index: int, vector_index: int = 
     )
 
 
-def make_env(config: AlgorithmConfig, worker_index: int = 0) -> ForkableMultiAgentEnv:
-    """Builds the environment that `config` names.
+def make_env(config: AlgorithmConfig, worker_index: int = 0, vector_index: int = 0) -> ForkableMultiAgentEnv:
+    """Builds the environment that `config` names; `vector_index` is its number in the env runner's pool.
 
     Raises:
         DataError: the environment cannot be made.
     """
-    context = env_context(config, worker_index)
+    context = env_context(config, worker_index, vector_index)
     try:
         if isinstance(config.env, str):
             return _global_registry.get(ENV_CREATOR, config.env)(context)

@@ -54,6 +54,19 @@ def test_a_pool_that_never_becomes_whole_is_closed(model_folder, monkeypatch):
     assert len(closed) == 3
 
 
+def test_each_environment_of_a_pool_knows_its_number(model_folder):
+    class Numbered(ScriptedEnv):
+        numbers = ()
+
+        def __init__(self, context):
+            super().__init__(context)
+            Numbered.numbers += (context.vector_index,)
+
+    config = small_config(model_folder).environment(Numbered).env_runners(num_envs_per_env_runner=3)
+    ARPOEnvRunner(config).stop()
+    assert Numbered.numbers == (0, 1, 2)
+
+
 @pytest.mark.parametrize("name", ["stop", "tool_names"])
 def test_a_text_is_not_taken_for_a_tuple_of_texts(model_folder, name):
     """Otherwise generation would stop at each of its letters."""
