@@ -40,7 +40,8 @@ def make_config(model: str, args) -> ARPOConfig:
             num_rollouts=8,
             max_response_tokens=400,
             questions_per_batch=6,
-            settings={"branch_width": 1},
+            # Few questions are asked: the pages show all of them.
+            settings={"branch_width": 1, "record_share": 1.0},
         )
         .environment("Trails-v0", env_config={"seed": args.seed})
         .language_model(
@@ -65,8 +66,6 @@ def make_config(model: str, args) -> ARPOConfig:
             evaluation_config={"env_config": {"split": "test"}, "num_envs_per_env_runner": 32},
         )
         .callbacks([DecisiveSteps, EvaluateBeforeTraining])
-        # Few questions are asked: the pages show all of them.
-        .reporting(record_share=getattr(args, "record_share", 1.0))
         .debugging(seed=args.seed)
     )
 

@@ -55,10 +55,8 @@ def recipe_parser(stop_reward: float, stop_iters: int, **defaults: Any) -> argpa
 OVERLONG_SHARE = 5
 
 
-def _value(text: str) -> float | str | None:
-    """A number, or None, if the text is one."""
-    if text == "None":
-        return None
+def _value(text: str) -> float | str:
+    """A number if the text is one."""
     for kind in (int, float):
         with suppress(ValueError):
             return kind(text)
@@ -83,9 +81,7 @@ def add_arm_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument("--num-rollouts", type=int, help="M, trajectories per question; default: the recipe's value")
     for name in ARM_OPTIONS:
         doc = OPTIONS[name].doc.replace("%", "%%")
-        # None is a value.
-        help_text = f"{doc} Default: the recipe's, or the algorithm's"
-        parser.add_argument(_flag(name), type=_value, default=argparse.SUPPRESS, help=help_text)
+        parser.add_argument(_flag(name), type=_value, help=f"{doc} Default: the recipe's, or the algorithm's")
     parser.add_argument("--questions-per-batch", type=int, help="questions per update; default: the recipe's value")
     parser.add_argument(
         "--questions-per-minibatch",
@@ -125,8 +121,11 @@ def arm_config(
     Raises:
         ValueError: an option is about forks, but the algorithm does not fork.
     """
-    given = {name: value for name in SIZES if (value := getattr(args, name)) is not None}
-    given |= {name: getattr(args, name) for name in ARM_OPTIONS if hasattr(args, name)}
+    given = {
+        name: None if value == "None" else value
+        for name in (*ARM_OPTIONS, *SIZES)
+        if (value := getattr(args, name)) is not None
+    }
     config = _algorithm_config(args.algo, settings or {})
     sizes = {
         "num_rollouts": num_rollouts,
@@ -173,8 +172,8 @@ def _algorithm_config(name: str, settings: Mapping[str, Any]) -> ARPOConfig:
     arpo = ARPOConfig()
     own = {option for option in OPTIONS if getattr(config, option) != getattr(arpo, option)}
     taken = {key: value for key, value in settings.items() if key not in own}
-    config.adaptive_rollout(**{key: value for key, value in taken.items() if key in ADAPTIVE_ROLLOUT})
-    return config.training(**{key: value for key, value in taken.items() if key not in ADAPTIVE_ROLLOUT})
+    _set(config, taken)
+    return config
 
 
 def _flag(name: str) -> str:

@@ -155,7 +155,7 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
     Metric("fork_depth_p90", _DEPTH, each(_fork_depths, quantile(0.9))),
     Metric(
         "initial_rollouts_per_question",
-        "N: trajectories from the prompt, without top-ups",
+        "N, trajectories from the prompt without top-ups",
         each(lambda t: [len(t.initial())]),
     ),
     Metric("topped_up_per_question", "top-ups", each(lambda t: [sum(leaf.topped_up for leaf in t.trajectories)])),

@@ -61,10 +61,12 @@ def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch
     assert not folder.exists()
     with run._held(folder):
         assert refusal(*output) == "--output DIR/run: another process trains here."
-    begun = run._arguments(reasoning(*output, "--seed", "3")[1])
+    begun = run._arguments(reasoning(*output, "--seed", "3", "--branching", "random")[1])
     (folder / run.ARGUMENTS_FILE).write_text(json.dumps(begun))
     assert refusal(*output) == ("--output DIR/run: there is a run already; go on with it by --resume, or name another.")
     assert refusal(*output, "--resume") == "--seed 0: the run in DIR/run was begun with 3."
+    left_out = refusal(*output, "--resume", "--seed", "3")
+    assert left_out == "--branching None: the run in DIR/run was begun with random."
     (folder / run.ARGUMENTS_FILE).write_text("")
     assert refusal(*output, "--resume").startswith("DIR/run/arguments.json: not JSON")
     free = {"num_learners": 4, "num_env_runners": 5, "max_failures": 6}

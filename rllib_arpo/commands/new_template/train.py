@@ -29,6 +29,7 @@ def make_config(model: str, args) -> ARPOConfig:
             num_rollouts=8,
             max_response_tokens=1024,
             questions_per_batch=4,
+            settings={"record_share": 1.0},
         )
         .environment("ToolEnv-v0", env_config=env_config)
         .language_model(
@@ -43,7 +44,6 @@ def make_config(model: str, args) -> ARPOConfig:
         .env_runners(num_env_runners=0)
         .evaluation(evaluation_interval=2, evaluation_duration=5, evaluation_config={"env_config": {"split": "test"}})
         .callbacks([EvaluateBeforeTraining])
-        .reporting(record_share=getattr(args, "record_share", 1.0))
         .debugging(seed=args.seed)
     )
 
