@@ -88,8 +88,10 @@ def shared_tokens(
         (shared tokens, shared tokens with both signs), each token counted once.
     """
     shared = mixed = 0
-    for n, node in enumerate(layout.nodes):
-        at_node = (advantages if advantages.ndim == 1 else advantages[n]) - (0 if offsets is None else offsets[n])
+    at_nodes = np.broadcast_to(advantages, (len(layout.nodes), len(layout.leaves)))
+    if offsets is not None:
+        at_nodes = at_nodes - offsets[:, None]
+    for node, at_node in zip(layout.nodes, at_nodes, strict=True):
         below = at_node[node.leaf_begin : node.leaf_end]
         if len(below) > 1:
             num_tokens = len(tree.turn_of(node).token_ids)

@@ -83,16 +83,14 @@ class TreeEpisode(MultiAgentEpisode):
                 raise ContractError(
                     f"{who} left trajectory {agent_id!r} of question {self.id_!r} with other turns than were sampled."
                 )
-        for root in left:
-            given = self.agent_episodes[root.agent_id].observations[0]
-            if root.parent is None and not np.array_equal(given, self._tree.prompt):
-                raise ContractError(
-                    f"{who} left trajectory {root.agent_id!r} of question {self.id_!r} with another prompt."
-                )
         self._tree = replace(self._tree, trajectories=tuple(self._edited(t, who) for t in left))
 
     def _edited(self, trajectory: Trajectory, who: str) -> Trajectory:
         agent = self.agent_episodes[trajectory.agent_id]
+        if trajectory.parent is None and not np.array_equal(agent.observations[0], self._tree.prompt):
+            raise ContractError(
+                f"{who} left trajectory {trajectory.agent_id!r} of question {self.id_!r} with another prompt."
+            )
         what = f"{who} left a reward of question {self.id_!r}, trajectory {trajectory.agent_id}, that"
         outputs = agent.extra_model_outputs
         turns = tuple(
