@@ -226,6 +226,15 @@ def test_what_nobody_cancelled_is_an_error_of_the_environment_and_not_the_deadli
         assert endings(questions[number].tree) == (StopReason.ANSWER,) * 2
 
 
+def test_a_prompt_that_leaves_no_room_for_a_token_is_bad_data():
+    config = settings(max_context_tokens=len(PROMPT))
+    with pytest.raises(DataError) as raised:
+        ended(lambda *_: ScriptedReply([ANSWER]), VOCAB_SIZE, [0], [ScriptedEnv()], config)
+    assert str(raised.value) == (
+        "ScriptedEnv, question 0, has a prompt of 2 tokens: nothing is left of max_context_tokens=2."
+    )
+
+
 def test_questions_that_are_dropped_end_though_the_environment_does_not_hear_it():
     """Its first step goes on after the cancellation; the trajectory takes no second one."""
     steps = []
