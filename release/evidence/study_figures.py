@@ -18,8 +18,8 @@ from rllib_arpo.core.intervals import estimate_all
 
 NUM_POINTS = 101
 CALLS, UPDATES = "tool_calls", "iteration"
-#: Figure: the calls up to the last update of "mean over updates". Some runs have more updates.
-CALLS_OF_UPDATES = "calls up to there"
+#: Figures: calls and CPU seconds up to the last update of "mean over updates". Some runs have more updates.
+CALLS_OF_UPDATES, CPU_OF_UPDATES = "calls up to there", "CPU seconds up to there"
 #: Name of a run's total in tables -> its column.
 COSTS = {
     "calls": CALLS,
@@ -129,6 +129,7 @@ def figures(runs: Sequence[Run], calls: int) -> dict[str, dict[int, dict[str, An
             "accuracy at equal updates": float(accuracies_at(run, UPDATES, np.array(last_update))),
             MEAN_OVER_UPDATES: mean_accuracy(run, UPDATES, last_update),
             CALLS_OF_UPDATES: float(run.rows[last_update][CALLS]),
+            CPU_OF_UPDATES: _or_nan(run.rows[last_update][COSTS["CPU seconds"]]),
             "mean over calls": mean_accuracy(run, CALLS, calls) if lasts else np.nan,
             "accuracy at equal calls": float(accuracies_at(run, CALLS, np.array(calls))) if lasts else np.nan,
             **{shown: _or_nan(last[name]) for shown, name in COSTS.items()},

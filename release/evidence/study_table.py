@@ -20,6 +20,7 @@ from release.evidence import study_figures
 from release.evidence.study_figures import (
     CALLS,
     CALLS_OF_UPDATES,
+    CPU_OF_UPDATES,
     MEAN_OVER_UPDATES,
     NUM_POINTS,
     UPDATES,
@@ -96,13 +97,16 @@ def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], 
 def accuracy_table(found: Figures, arms: Sequence[str], baseline: str) -> str:
     """The table of accuracies; `arms` is the order of its lines.
 
-    It has columns for decisive steps if the task has some, calls of the updates if some runs have more updates, and
+    It has columns for decisive steps if the task has some, the costs of the updates if some runs have more updates, and
     seconds of one processor if the rows have them.
     """
     shown = [name for name in DECISIVE if any(len(_values(found[arm], name)) for arm in arms)]
     goes_on = any(run[CALLS_OF_UPDATES] < run["calls"] for arm in arms for run in found[arm].values())
-    costs = [name for name in ("calls", "CPU seconds") if all(len(_values(found[arm], name)) for arm in arms)]
-    columns = [*ACCURACIES[:2], *([CALLS_OF_UPDATES] if goes_on else []), *ACCURACIES[2:], *costs]
+    of_updates, of_runs = (
+        [name for name in names if all(len(_values(found[arm], name)) for arm in arms)]
+        for names in ((CALLS_OF_UPDATES, CPU_OF_UPDATES) if goes_on else (), ("calls", "CPU seconds"))
+    )
+    columns = [*ACCURACIES[:2], *of_updates, *ACCURACIES[2:], *of_runs]
     header = ["arm", "seeds", *(DECISIVE[name] for name in shown), *columns]
     lines = []
     for arm in arms:

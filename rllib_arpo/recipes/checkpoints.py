@@ -82,6 +82,15 @@ def iteration_of(checkpoint: Path) -> int | None:
         return None
 
 
+def last_iteration(run: Path) -> int:
+    """The iteration of a run's newest whole checkpoint; 0 if there is none."""
+    return max((number for path in _checkpoints(run) if (number := iteration_of(path)) is not None), default=0)
+
+
+def _checkpoints(run: Path) -> list[Path]:
+    return [*run.glob(f"{TRIAL}/checkpoint_*"), *run.glob(f"{RESUMED}_*")]
+
+
 def take_newest(run: Path) -> Path:
     """Prepares a run to go on: moves its newest whole checkpoint out of Tune's way, and returns it.
 
@@ -93,7 +102,7 @@ def take_newest(run: Path) -> Path:
         ValueError: no checkpoint is complete and undamaged.
         DataError: a row of the results is damaged.
     """
-    found = [*run.glob(f"{TRIAL}/checkpoint_*"), *run.glob(f"{RESUMED}_*")]
+    found = _checkpoints(run)
     iterations = {path: number for path in found if (number := iteration_of(path)) is not None}
     newest = next(filter(_has_its_files, sorted(iterations, key=iterations.__getitem__, reverse=True)), None)
     if newest is None:

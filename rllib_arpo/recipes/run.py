@@ -17,7 +17,7 @@ from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.envs.support.data_files import read_json
 from rllib_arpo.files import take_lock, write_json
 from rllib_arpo.policy.module_checkpoint import export_model
-from rllib_arpo.recipes.checkpoints import BEST, TRIAL, WHOLE, KeepCheckpoints, read_score, take_newest
+from rllib_arpo.recipes.checkpoints import BEST, TRIAL, WHOLE, KeepCheckpoints, last_iteration, read_score, take_newest
 from rllib_arpo.recipes.command_line import CONFIG_KEYS
 from rllib_arpo.recipes.gpus import use_gpus
 from rllib_arpo.recipes.run_screen import SaysFailures, say_what_runs, sigterm_as_sigint
@@ -35,10 +35,11 @@ LAST_CHECKPOINTS = 2
 ARGUMENTS_FILE, MODEL = "arguments.json", "model"
 #: In the folder of a run: the file that its process locks.
 LOCK = "lock"
-#: Arguments that may change when a run is resumed: those about machines, failures and output.
+#: Arguments that may change when a run is resumed: those about its end, machines, failures and output.
 _FREE = frozenset(
-    {"output", "resume", "num_cpus", "verbose", "max_failures"}
-    | {"num_learners", "num_cpus_per_learner", "num_gpus_per_learner"}
+    {"output", "resume", "stop_iters", "stop_reward", "verbose", "log_level", "max_failures"}
+    | {"num_cpus", "num_threads", "gpu_memory_utilization", "max_tokens_per_pass"}
+    | {"num_learners", "num_cpus_per_learner", "num_gpus_per_learner", "num_gpus_per_env_runner"}
     | {"num_env_runners", "num_envs_per_env_runner", "evaluation_num_env_runners"}
 )
 
@@ -156,7 +157,7 @@ def _train(
 
 
 def _check_output(output: Path, args: argparse.Namespace) -> None:
-    """Refuses to begin a run in the folder of another one, and to resume a run with other arguments."""
+    """Refuses to begin a run in another one's folder, and to resume one that has ended or had other arguments."""
     begun = (output / ARGUMENTS_FILE).is_file()
     if args.resume and not (args.output and begun):
         raise ValueError(f"--resume: --output must be the folder of a run, and is {args.output}.")
@@ -169,6 +170,8 @@ def _check_output(output: Path, args: argparse.Namespace) -> None:
         if value != before.get(name):
             option = name.replace("_", "-")
             raise ValueError(f"--{option} {value}: the run in {output} was begun with {before.get(name)}.")
+    if (done := last_iteration(output)) >= args.stop_iters:
+        raise ValueError(f"--stop-iters {args.stop_iters}: the run in {output} has done {done}; ask for more to go on.")
 
 
 @contextmanager

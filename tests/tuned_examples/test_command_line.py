@@ -69,7 +69,7 @@ def test_a_run_is_resumed_if_there_is_one_and_with_its_own_arguments(monkeypatch
     assert left_out == "--branching None: the run in DIR/run was begun with random."
     (folder / run.ARGUMENTS_FILE).write_text("")
     assert refusal(*output, "--resume").startswith("DIR/run/arguments.json: not JSON")
-    free = {"num_learners": 4, "num_env_runners": 5, "max_failures": 6}
+    free = {"num_learners": 4, "num_env_runners": 5, "max_failures": 6, "num_gpus_per_env_runner": 1, "stop_iters": 7}
     assert run._arguments(SimpleNamespace(**free, hf_token="abc", model="s3://me:abc@b")) == {
         "hf_token": "*** 62d9",
         "model": "s3://***@b dee2",

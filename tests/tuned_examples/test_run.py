@@ -24,6 +24,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 #: Iteration -> the mean reward that the run reports.
 REWARDS = {1: 0.1, 2: 0.5, 3: 0.2, 4: 0.3}
+#: Of an iteration that was not asked for at first.
+LONGER = {5: 0.4}
 #: The run fails in these iterations, once in each.
 FAILS_IN = (3, 4)
 
@@ -38,7 +40,7 @@ class FailsAndReports(RLlibCallback):
             failed.touch()
             raise RuntimeError(f"fails in iteration {iteration}")
         logging.getLogger("rllib_arpo").warning("warned %s", "once" if iteration < 3 else "late")
-        result["env_runners"]["episode_return_mean"] = REWARDS[iteration]
+        result["env_runners"]["episode_return_mean"] = (REWARDS | LONGER)[iteration]
 
 
 def parse(output: Path, *argv: str) -> argparse.Namespace:
@@ -103,3 +105,10 @@ def test_what_a_run_keeps_and_how_it_goes_on(ray_cluster, model_folder, tmp_path
     assert all((model[name] == weights).all() for name, weights in weights_of(run / "best_checkpoint").items())
     last = weights_of(run / "trial" / "checkpoint_000000")
     assert any((model[name] != weights).any() for name, weights in last.items())
+
+    # A run that has ended goes on only if it is asked for more iterations.
+    ended = rf"^--stop-iters 4: the run in {run} has done 4; ask for more to go on\.$"
+    with pytest.raises(ValueError, match=ended):
+        run_recipe(config(), parse(run, *other_machine, "--resume"), "recipe", save_model=True)
+    run_recipe(config(), parse(run, *other_machine, "--resume", "--stop-iters", "5"), "recipe", save_model=True)
+    assert results_of(run) == [*(REWARDS | LONGER).items()]
