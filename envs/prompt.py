@@ -105,7 +105,10 @@ def asked_alone(question: Question, config: ToolEnvConfig) -> Question:
         DataError: it asks nothing, or no right answer is known though the reward needs one.
     """
     if not question.answers and needs_answers(config.reward):
-        raise DataError(f"{question.source}: no right answer: only a world or a reward of your own can do without one.")
+        raise DataError(
+            f"{question.source}: no right answer (a text, a number, or a list of them): only a world or a reward of "
+            "your own can do without one."
+        )
     return with_opening(question, "")
 
 

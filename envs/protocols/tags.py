@@ -129,10 +129,7 @@ class TagProtocol(Protocol):
         return [{"role": "user", "content": shield(shot.question)}, {"role": "assistant", "content": solution}]
 
     def turn(self, chat: Chat, text: str, name: str, arguments: Mapping[str, Any]) -> str:
-        if name not in self.available:
-            raise ValueError(f"it calls {name!r}, which is not one of its tools")
         tool, texts = self.available[name], [json.dumps(arguments, ensure_ascii=False)]
-        tool.check(arguments)
         if len(tool.parameters) == len(arguments) == 1:
             (value,) = arguments.values()
             texts.insert(0, value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))

@@ -14,6 +14,7 @@ from rllib_arpo.envs.question import MATH, QA, Comparison, Question
 from rllib_arpo.envs.rewards.judge import Judge
 from rllib_arpo.envs.rewards.mathematics.accuracy import solved_math_accuracy
 from rllib_arpo.envs.rewards.qa import bounded_f1, exact_match
+from rllib_arpo.envs.support.loop_thread import raised_by_code
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.support.validation import check_known, import_named
 
@@ -162,7 +163,9 @@ async def value_of(what: str, function: Callable[[], Any]) -> float:
         value = await value if inspect.isawaitable(value) else value
     except (BrokenToolError, DataError):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if not raised_by_code(error):
+            raise
         # Masking it would let the model leave the training by an answer that the function cannot read.
         raise ContractError(f"{what} raises {type(error).__name__}: {first_line(error)}.") from error
     return finite(value, what)

@@ -16,6 +16,8 @@ _TOKEN = re.compile(
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
 _HASHES = re.compile(r"####\s*(.+?)\s*$")
 _SENTENCE = re.compile(r"\banswer\s*(?:is\b|:|=)\s*}?[\s:*]*(.+?)[\s.*]*$", re.IGNORECASE | re.DOTALL)
+#: AMC's choices: "\\textbf{(B)}\\ 12".
+_CHOICE = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{ ?\(([A-H])\) ?\}(?:\\[ ,;:]|\\q?quad|~|\s)*(\S.*)")
 
 
 def has_box(text: str) -> bool:
@@ -65,11 +67,13 @@ def stated(gold: str) -> str:
 def answers_in_list(gold: str) -> list[str]:
     """The answers of a gold that is a JSON list of texts (`["5", "five"]`), otherwise the gold itself.
 
-    A list of numbers is left alone: `[1, 2]` is an interval.
+    A list of numbers is left alone: `[1, 2]` is an interval. Of a choice the letter and the value are answers too.
     """
     if gold.lstrip().startswith("["):
         with contextlib.suppress(ValueError, RecursionError):
             found = json.loads(gold)
             if found and all(isinstance(one, str) for one in found):
                 return found
+    if choice := _CHOICE.fullmatch(gold.strip()):
+        return [gold, *choice.groups()]
     return [gold]

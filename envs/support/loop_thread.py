@@ -68,18 +68,27 @@ def uncancelled(message: str) -> Iterator[None]:
     """Wraps the awaiting of a user's coroutine: a `CancelledError` there is the waiting task's own, or a bug.
 
     Raises:
-        RuntimeError: there is one, though nobody cancels the waiting task; its text is `message`. Also in place of a
-            `SystemExit`, which would end the event loop and all its questions.
+        RuntimeError: there is one, though nobody cancels the waiting task; its text is `message`. Also in place of
+            what is no `Exception`, such as `SystemExit`, which would end the event loop and all its questions.
     """
     try:
         yield
-    except asyncio.CancelledError as error:
-        waiting = asyncio.current_task()
-        if waiting is None or waiting.cancelling():
+    except Exception:
+        raise
+    except BaseException as error:
+        if not raised_by_code(error):
             raise
-        raise RuntimeError(message).with_traceback(error.__traceback__) from error
-    except SystemExit as error:
-        raise RuntimeError(f"the code raised {error!r}") from error
+        text = message if isinstance(error, asyncio.CancelledError) else f"the code raised {error!r}"
+        raise RuntimeError(text).with_traceback(error.__traceback__) from error
+
+
+def raised_by_code(error: BaseException) -> bool:
+    """Whether code that was called or awaited has raised `error` itself: nobody cancels the waiting task, interrupts
+    the process or closes the coroutine."""
+    if isinstance(error, asyncio.CancelledError):
+        waiting = asyncio.current_task()
+        return waiting is not None and not waiting.cancelling()
+    return not isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
 async def in_thread(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -96,7 +96,9 @@ class DatasetTask(Task):
         place = f"{source.name}, row {row_number}"
         try:
             row = spec.decode(found)
-            messages, answers, ability = read_row(spec, row, self.ability)
+            # A layout that was only recognised says less about a row than the row itself.
+            stated = ABILITIES.get(str(row.get("ability")).lower()) if self.task == PARQUET else None
+            messages, answers, ability = read_row(spec, row, self.ability or stated)
             own_id = row.get(spec.row_id) if spec.row_id else None
             check_unicode(str(own_id))
         except ValueError as error:
@@ -177,7 +179,9 @@ def read_row(spec: DatasetSpec, row: Mapping[str, Any], ability: str | None) -> 
     if (column := _present(spec.answers, row, optional=spec.whole)) is not None:
         read = spec.answers[column]
         names = [column, *(name for name in spec.aliases if row.get(name))]
-        answers = tuple(dict.fromkeys(answer for name in names for answer in _read(read, name, row[name])))
+        # What a world begins with need not be an answer.
+        with contextlib.suppress(*[ValueError] if spec.whole else []):
+            answers = tuple(dict.fromkeys(answer for name in names for answer in _read(read, name, row[name])))
         if not (answers or spec.whole):
             raise ValueError(f"no answer (`{column}` is empty)")
     check_unicode(*(content for _, content in messages), *answers)
@@ -190,7 +194,9 @@ def read_row(spec: DatasetSpec, row: Mapping[str, Any], ability: str | None) -> 
 
 def _asked(spec: DatasetSpec, row: Mapping[str, Any]) -> Messages:
     column = _present(spec.question, row, optional=spec.whole)
-    return [] if column is None else _read(spec.read_question, column, row[column])
+    if column is None or (spec.whole and not (isinstance(row[column], str | list) and row[column])):
+        return []
+    return _read(spec.read_question, column, row[column])
 
 
 def _read(reader: Callable[[Any], Any], column: str, value: Any) -> Any:

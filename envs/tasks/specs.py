@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -49,11 +51,14 @@ class Hub:
 
 
 def asked(value: Any) -> Messages:
-    """A question that is a string, or a list of {role, content}."""
+    """A question that is a string, or a list of {role, content}, also one in JSON."""
     if not isinstance(value, str):
         return chat_messages(value)
     if not value.strip():
         raise ValueError("has no text")
+    if value.lstrip().startswith("["):
+        with contextlib.suppress(ValueError):
+            return chat_messages(json.loads(value))
     return [("user", value)]
 
 
@@ -73,11 +78,17 @@ def chat_messages(value: Any) -> Messages:
     """A question that is a list of {role, content}."""
     if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
         raise ValueError("is not a list of {role, content}")
+    if any(message.get("tool_calls") for message in value):
+        raise ValueError(
+            "has a message with `tool_calls`, which a question cannot show: write the call into its content"
+        )
     messages: list[tuple[Any, Any]] = [(message.get("role"), _content(message)) for message in value]
     if not all(isinstance(text, str) for message in messages for text in message):
         raise ValueError("has a message whose role or content is not a string")
     if not any(role == "user" and content.strip() for role, content in messages):
         raise ValueError("has no user message with text")
+    if messages[-1][0] == "assistant":
+        raise ValueError("ends with a message of the assistant, which begins a new one")
     return [("system" if role == "developer" else role, content) for role, content in messages]
 
 

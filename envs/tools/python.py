@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +18,10 @@ from rllib_arpo.envs.support.validation import check_known
 from rllib_arpo.envs.tools.tool import Tool, ToolResult, with_attempts
 from rllib_arpo.envs.worlds.world import Call, Reply, World
 
-#: The first lines of a Markdown fence.
-_FENCES = frozenset({"```", "```python", "```py"})
+#: The first line of a Markdown fence.
+_FENCE = re.compile(r"```(?:python\d?|py\d?)?\s*", re.IGNORECASE)
+#: Blank lines at the beginning of a text.
+_BLANK_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")
 _LOST = "The session was lost: an earlier call of it could not be repeated. The next call starts anew."
 #: Seconds for waiting (for a slot, a restart, a lost connection), which do not count towards the call's limit.
 _SLACK_S = 300.0
@@ -99,7 +102,8 @@ class PythonTool(Tool, LocalOptions):
 
     def result_of(self, reply: WorkerReply) -> ToolResult:
         """A reply of the back-end as the model reads it."""
-        output = reply.output.strip()
+        # The first line keeps its indentation, on which a table's columns stand.
+        output = _BLANK_LINES.sub("", reply.output).rstrip()
         if reply.status == CallStatus.OK:
             return ToolResult(output or "(no output)")
         if reply.status == CallStatus.TIMEOUT:
@@ -150,7 +154,7 @@ class PythonSession(World):
 def program(argument: str) -> str:
     """The code in a call's argument, without a Markdown fence around it and without common indentation."""
     head, _, rest = argument.strip().partition("\n")
-    if head.rstrip() in _FENCES and rest.endswith("```"):
+    if _FENCE.fullmatch(head) and rest.endswith("```"):
         argument = rest.removesuffix("```")
     return textwrap.dedent(argument).strip()
 

@@ -19,7 +19,9 @@ MAX_CAREFUL_CHARS = 1_000_000
 MAX_TEXT_CHARS, MAX_TITLE_CHARS = 200_000, 1000
 #: Number of bytes at a page's beginning in which the page may state its character set.
 _META_BYTES = 4096
-_META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{2,40})", re.IGNORECASE)
+_META_CHARSET = re.compile(
+    rb"<(?:meta[^>]{0,200}?charset|\?xml[^>]{0,200}?encoding)\s*=\s*[\"']?\s*([\w.:-]{2,40})", re.IGNORECASE
+)
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 #: The character sets of the WHATWG's encoding standard, as Python calls them; others count as unknown, such as
 #: punycode, which takes quadratic time.
@@ -29,7 +31,15 @@ _KNOWN = frozenset({
     "utf-16-le", "ascii", "tis-620", *(f"cp125{i}" for i in range(9)), *(f"iso8859-{i}" for i in range(1, 17)),
 })  # fmt: skip
 #: Character sets that browsers use if a page names an older one (the WHATWG's encoding standard).
-_READ_AS = {"ascii": "cp1252", "iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "utf-16": "utf-16-le"}
+_READ_AS = {
+    "ascii": "cp1252", "iso8859-1": "cp1252", "gb2312": "gb18030", "gbk": "gb18030", "utf-16": "utf-16-le",
+    "shift_jis": "cp932", "euc_kr": "cp949", "big5": "big5hkscs",
+}  # fmt: skip
+#: Names of that standard that Python does not know.
+_NAMES = {
+    "x-sjis": "cp932", "windows-31j": "cp932", "x-euc-jp": "euc_jp", "x-gbk": "gb18030", "windows-949": "cp949",
+    "x-x-big5": "big5hkscs", "iso-8859-8-i": "iso8859-8", "x-cp1251": "cp1251", "x-cp1252": "cp1252",
+}  # fmt: skip
 
 
 def warm_up() -> None:
@@ -68,16 +78,18 @@ def text_of(content: bytes, content_type: str) -> str:
             return content[len(mark) :].decode(charset, errors="replace")
     stated = re.search(r"charset\s*=\s*[\"']?([\w.:-]+)", content_type, re.IGNORECASE)
     meta = _META_CHARSET.search(content[:_META_BYTES])
-    for name in (stated and stated[1], meta and meta[1].decode("ascii")):
+    # A statement that can be read byte by byte is not in UTF-16, whatever it says.
+    own = meta and re.sub(r"(?i)^utf-?16.*", "utf-8", meta[1].decode("ascii"))
+    for name in (stated and stated[1], own):
         with contextlib.suppress(LookupError, UnicodeError):
-            charset = codecs.lookup(name or "").name
+            charset = codecs.lookup(_NAMES.get((name or "").lower(), name or "")).name
             if charset not in _KNOWN:
                 continue
             return content.decode(_READ_AS.get(charset, charset), errors="replace")
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError:
-        return content.decode("cp1252", errors="replace")
+    text = content.decode("utf-8", errors="replace")
+    damaged = text.count("\N{REPLACEMENT CHARACTER}")
+    in_utf8 = sum(character > "\x7f" for character in text) >= 2 * damaged
+    return text if in_utf8 else content.decode("cp1252", errors="replace")
 
 
 def _read_html(html: str) -> tuple[str, str]:

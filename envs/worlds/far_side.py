@@ -263,7 +263,9 @@ def main(descriptor: int) -> None:
             if do == "begin":
                 worlds, do, request = Worlds(**request), "describe", {}
             answer = {"id": number, "value": getattr(worlds, do)(**request)}
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             raised = f"{type(error).__name__}: {error}"
             answer = {"id": number, "raised": raised, "traceback": traceback.format_exc()}
         stream.write(json.dumps(answer, default=str).encode() + b"\n")

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from rllib_arpo.envs.errors import BrokenToolError, ContractError, RaisedToolError, ToolError
-from rllib_arpo.envs.support.loop_thread import in_thread
+from rllib_arpo.envs.support.loop_thread import in_thread, raised_by_code
 from rllib_arpo.envs.support.texts import first_line
 from rllib_arpo.envs.tools.schema_tool import SchemaTool
 from rllib_arpo.envs.tools.tool import ToolResult, check_name
@@ -105,7 +105,9 @@ async def answer_of(function: Callable[..., Any], *args: Any, in_a_thread: bool,
         result = await called(partial(function, *args, **kwargs), in_a_thread)
     except (ToolError, BrokenToolError, ContractError):
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if not raised_by_code(error):
+            raise
         raise RaisedToolError(error) from error
     return result if isinstance(result, str) else str(result)
 

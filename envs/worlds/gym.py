@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class GymWorld(World):
     def __init__(self, make: Callable[[], gym.Env], read: Read | None = None, show: Show | None = None):
         self._make, self._read, self._show = make, read, show
         self._env: gym.Env | None = None
+        self._first_action = 0
         if isinstance(read, ActionNames):
             self.text_actions = read.names
 
@@ -49,7 +51,10 @@ class GymWorld(World):
         for key, given, space in (("read", self._read, env.action_space), ("show", self._show, env.observation_space)):
             if given is None and not isinstance(space, gym.spaces.Text):
                 raise ContractError(f"env_config['world'] needs {key!r}, since the environment has {space}, not Text.")
-        options = {name: value for name, value in question.row.items() if name != "seed"}
+        if isinstance(self._read, ActionNames):
+            self._first_action = self._read.first_number(env.action_space)
+        # The environment may change them, and the row is asked again.
+        options = copy.deepcopy({name: value for name, value in question.row.items() if name != "seed"})
         seed = question.row.get("seed")
         seed = seed_of_name(question.question_id) if seed is None else int(seed)
         observation, _info = env.reset(seed=seed, options=options or None)
@@ -61,6 +66,8 @@ class GymWorld(World):
         if self._read is not None:
             with as_tool_error():
                 chosen = self._read(str(action))
+            if isinstance(self._read, ActionNames):
+                chosen += self._first_action
         try:
             known = self._env.action_space.contains(chosen)
         except OverflowError:  # A number too large for numpy.
@@ -117,9 +124,19 @@ def class_world(
 
 @dataclass(frozen=True, slots=True)
 class ActionNames:
-    """Reads the name of an action, in any case, as its number."""
+    """Reads the name of an action, in any case, as its number among the names."""
 
     names: Sequence[str]
+
+    def first_number(self, space: gym.Space) -> int:
+        """The number of the first action.
+
+        Raises:
+            ContractError: these are not the names of all actions of a `Discrete` space.
+        """
+        if not isinstance(space, gym.spaces.Discrete) or space.n != len(self.names):
+            raise ContractError(f"env_config['world']: 'read' names {len(self.names)} actions, and there are {space}.")
+        return int(space.start)
 
     def __call__(self, text: str) -> int:
         numbers = {name.casefold(): number for number, name in enumerate(self.names)}

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rllib_arpo.cold_start.transcripts import Transcript, read_transcripts, split_transcript
+from rllib_arpo.cold_start.transcripts import (
+    Transcript,
+    ends_without_answer,
+    read_transcripts,
+    split_transcript,
+)
 from rllib_arpo.envs.errors import DataError, ToolError
 from rllib_arpo.envs.protocols.prompts import Chat
 
@@ -42,17 +47,19 @@ def load_examples(
 ) -> list[Example]:
     """The tokenized transcripts of a file; drops those of more than `max_length` tokens and prints their number.
 
-    A transcript is never cut: its end is the answer, which the model is to learn.
+    A transcript is never cut: its end is the answer, which the model is to learn. It also prints how many end without
+    an answer that the protocol reads.
 
     Raises:
         DataError: a row is not a transcript for this tokenizer and protocol, or all are too long.
     """
     from jinja2 import TemplateError
 
-    chat, examples = Chat(tokenizer, template_kwargs or {}), []
+    chat, examples, unanswered = Chat(tokenizer, template_kwargs or {}), [], 0
     for place, transcript in read_transcripts(path).items():
         try:
             examples.append(tokenize_transcript(chat, transcript, protocol))
+            unanswered += ends_without_answer(chat, transcript, protocol)
         except (ValueError, ToolError, TemplateError) as error:
             raise DataError(f"{place}: {error}") from error
     kept = [example for example in examples if len(example["input_ids"]) <= max_length]
@@ -61,4 +68,8 @@ def load_examples(
     if len(kept) < len(examples):
         left_out = len(examples) - len(kept)
         print(f"{left_out} of {len(examples)} transcripts are longer than {max_length} tokens and are left out.")
+    if unanswered:
+        print(
+            f"{unanswered} of {len(examples)} transcripts end without an answer that the protocol {protocol!r} reads."
+        )
     return kept

@@ -24,7 +24,14 @@ from typing import Any
 from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.protocols import PROTOCOLS
 from rllib_arpo.envs.protocols.prompts import Chat, Message
-from rllib_arpo.envs.protocols.protocol import Protocol, after_turn, check_goes_on, end_of_turn, special_beginning
+from rllib_arpo.envs.protocols.protocol import (
+    Nothing,
+    Protocol,
+    after_turn,
+    check_goes_on,
+    end_of_turn,
+    special_beginning,
+)
 from rllib_arpo.envs.support.data_files import check_unicode
 from rllib_arpo.envs.support.texts import mapped
 from rllib_arpo.envs.tasks.rows import all_rows, open_file
@@ -94,10 +101,9 @@ def read_transcripts(path: str | Path) -> dict[str, Transcript]:
     """
     transcripts = {}
     for number, row in all_rows(open_file(str(path)), ("messages", "tools")):
-        # Columns of structs have all keys in every row.
-        given = _without_nulls(row) if Path(path).suffix == ".parquet" else row
         try:
-            transcripts[f"{path}, row {number}"] = _read_row(given)
+            # Columns of structs have all keys in every row, also where `Dataset.to_json` wrote them.
+            transcripts[f"{path}, row {number}"] = _read_row(_without_nulls(row))
         except (ValueError, Refused) as error:
             raise DataError(f"{path}, row {number}: {error}") from error
     if not transcripts:
@@ -185,6 +191,14 @@ def split_transcript(chat: Chat, transcript: Transcript, protocol: str | None = 
     return [segment for segment in segments if segment.text]
 
 
+def ends_without_answer(chat: Chat, transcript: Transcript, protocol: str | None) -> bool:
+    """Whether a transcript with calls ends with a turn in which the protocol reads neither a call nor an answer."""
+    last = transcript.messages[-1]
+    if not transcript.has_calls or last.get("tool_calls"):
+        return False
+    return isinstance(_writer(chat, transcript, protocol).parse(last["content"]), Nothing)
+
+
 def _writer(chat: Chat, transcript: Transcript, protocol: str | None) -> Protocol:
     """The protocol with the row's tools."""
     if protocol is None:
@@ -237,14 +251,18 @@ def _parts(chat: Chat, messages: Sequence[Message], writer: Protocol | None, sta
         results = _results(number, calls, waiting)
         for call, result in zip(calls, results, strict=True):
             text = message["content"].strip() if call is calls[0] else ""
-            turn = writer.turn(chat, text, call["function"]["name"], call["function"]["arguments"])
+            name, arguments = call["function"]["name"], call["function"]["arguments"]
+            if name not in writer.available:
+                raise ValueError(f"it calls {name!r}, which is not one of its tools")
+            writer.available[name].check(arguments)
+            turn = writer.turn(chat, text, name, arguments)
             pieces.append(Segment(turn, learnt))
             if not writer.results_within_turn:
                 yield _Said(pieces)
                 pieces = []
                 if result is not None:
                     content = chat.shield(writer.render(result["content"]))
-                    yield {**result, "name": call["function"]["name"], "content": content}
+                    yield {**result, "name": name, "content": content}
             elif result is None:
                 yield _Said(pieces, ends=False)
             elif not waiting or waiting[0][1]["role"] != "assistant":

@@ -128,9 +128,15 @@ def test_columns_of_parquet_have_no_arguments_that_nobody_gave(tmp_path):
         ([ASKED, {**FINAL, "content": None}], "tags", "message 1 must have a role and a content, both text."),
         ([ASKED, {**FINAL, "weight": 0}], "tags", "every message of the assistant has the weight 0."),
         ([ASKED, {**FINAL, "function_call": {}, "audio": {"id": "1"}}], "tags", "message 1 has 'audio', which a"),
-        ([ASKED, {**ONE, "tool_calls": [call(1, "other", {})]}], "tags", "it calls 'other', which is not one of"),
-        ([ASKED, {**ONE, "tool_calls": [call(1, "look_up", {"colour": "red"})]}], "tags",
-         "look_up has no parameter 'colour': it takes 'thing'."),
+        *(
+            ([ASKED, {**ONE, "tool_calls": [called]}], protocol, complaint)
+            for protocol in ("tags", "function_calling")
+            for called, complaint in (
+                (call(1, "other", {}), "it calls 'other', which is not one of"),
+                (call(1, "look_up", {"colour": "red"}), "look_up has no parameter 'colour': it takes 'thing'."),
+                (call(1, "look_up", {"thing": 7}), "look_up: "),
+            )
+        ),
         ([ASKED, {**ONE, "tool_calls": [call(1, "look_up", {"thing": "a</look_up>b"})]}], "tags",
          "the tags of 'look_up' cannot hold its call"),
         ([ASKED, {**ONE, "tool_calls": [call(1, "look_up", "{")]}], "tags", "A message is not in OpenAI's format"),
@@ -143,6 +149,26 @@ def test_what_cannot_be_learnt_is_refused_with_its_row(tmp_path, messages, proto
     with pytest.raises(DataError) as error:
         examples(tmp_path, messages, protocol)
     assert str(error.value).startswith(f"{tmp_path}/rows.jsonl, row 0: {complaint}")
+
+
+@pytest.mark.parametrize("protocol", ["tags", "function_calling"])
+def test_arguments_that_a_data_set_has_filled_with_null_were_not_given(tmp_path, protocol):
+    filled = {**ONE, "tool_calls": [call(1, "look_up", {"thing": "lamp", "a": None})]}
+    plain = {**ONE, "tool_calls": [call(1, "look_up", {"thing": "lamp"})]}
+    assert examples(tmp_path, [ASKED, filled], protocol) == examples(tmp_path, [ASKED, plain], protocol)
+
+
+def test_ends_that_a_run_reads_as_no_answer_are_counted(tmp_path, capsys):
+    answers = {"tags": "<answer> 12 </answer>", "function_calling": "It is \\boxed{12}."}
+    for protocol, answer in answers.items():
+        examples(tmp_path, PARALLEL, protocol)
+        assert (
+            capsys.readouterr().out
+            == f"1 of 1 transcripts end without an answer that the protocol {protocol!r} reads.\n"
+        )
+        examples(tmp_path, [*PARALLEL[:-1], {**FINAL, "content": answer}], protocol)
+        examples(tmp_path, [ASKED, ONE], protocol)
+        assert capsys.readouterr().out == ""
 
 
 def test_a_template_without_calls_is_refused_with_a_remedy(tmp_path):

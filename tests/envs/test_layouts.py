@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rllib_arpo.envs.errors import DataError
 from rllib_arpo.envs.tasks import TASKS, DatasetTask
 from rllib_arpo.envs.tasks.dataset import layout_of
 from rllib_arpo.envs.tasks.rows import open_file
@@ -197,3 +198,49 @@ def test_a_column_of_null_type(tmp_path):
     table = pa.table({"question": ["Q?"], "answer": ["A"], "golden_answers": pa.nulls(1), "ability": pa.nulls(1)})
     pq.write_table(table, tmp_path / "a.parquet")
     assert task_of(tmp_path / "a.parquet", ability="qa").question(0).answers == ("A",)
+
+
+@pytest.mark.parametrize("row", [
+    {"question": "1/2?", "answers": ["1/2"], "ability": "math"},
+    {"question": "1/2?", "golden_answers": ["1/2"], "ability": "math"},
+])  # fmt: skip
+def test_a_row_knows_its_ability_better_than_a_layout_that_is_only_recognised(tmp_path, row):
+    path = json_lines(tmp_path / "a.jsonl", [row])
+    assert task_of(path).question(0).ability == "math"
+    assert task_of(path, ability="qa").question(0).ability == "qa"
+    assert DatasetTask(task="search_r1", path=path, split="test").question(0).ability == "qa"
+
+
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]}
+ASKED = {"role": "user", "content": "2 + 2?"}
+
+
+@pytest.mark.parametrize(("prompt", "fault"), [
+    ([ASKED, CALL, ASKED],
+     "has a message with `tool_calls`, which a question cannot show: write the call into its content"),
+    ([ASKED, {"role": "assistant", "content": "It is"}],
+     "ends with a message of the assistant, which begins a new one"),
+])  # fmt: skip
+@pytest.mark.parametrize("task", ["rows", "parquet"])
+def test_a_prompt_that_the_model_would_read_otherwise_is_refused(tmp_path, task, prompt, fault):
+    path = json_lines(tmp_path / "a.jsonl", [{"prompt": prompt, "answer": 4, "ability": "math"}])
+    with pytest.raises(DataError) as raised:
+        DatasetTask(task=task, path=path, split="test").question(0)
+    assert str(raised.value) == f"{path}, row 0: `prompt` {fault}."
+
+
+def test_a_prompt_may_be_json(tmp_path):
+    texts = [json.dumps([{"role": "system", "content": "Be brief."}, ASKED]), "[1, 2]: sum?", "[1, 2]"]
+    path = json_lines(tmp_path / "a.jsonl", [{"prompt": text, "answer": 4, "ability": "math"} for text in texts])
+    found = [DatasetTask(task="rows", path=path, split="test").question(n).messages for n in range(3)]
+    assert found == [(("system", "Be brief."), ("user", "2 + 2?")), (("user", texts[1]),), (("user", texts[2]),)]
+
+
+@pytest.mark.parametrize("row", [
+    {"answer": {"x": 1}}, {"answer": True}, {"answers": [["a"]]}, {"answer": float("nan")}, {"prompt": ""},
+    {"prompt": {"text": "x"}},
+])  # fmt: skip
+def test_a_world_may_begin_with_any_columns(tmp_path, row):
+    path = json_lines(tmp_path / "a.jsonl", [{"level": 3, **row}])
+    question = DatasetTask(task="rows", path=path, split="test").question(0)
+    assert (question.messages, question.answers, question.row["level"]) == ((), (), 3)

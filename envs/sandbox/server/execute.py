@@ -7,6 +7,7 @@ import ast
 import contextlib
 import os
 import sys
+import threading
 import traceback
 import types
 
@@ -51,9 +52,19 @@ def execute(code, variables):
         print(describe(error))
         return 1
     finally:
+        wait_for_threads()
         flush(output)
         sys.stdout = output.stream
     return 0
+
+
+def wait_for_threads():
+    """Waits for the program's threads, as the interpreter does at its end; they still print to this `sys.stdout`."""
+    if pools := sys.modules.get("concurrent.futures.thread"):
+        pools._python_exit()  # Their idle threads wait for work.
+    while threads := [one for one in threading.enumerate()[1:] if not one.daemon]:
+        for one in threads:
+            one.join()
 
 
 def replay(codes, variables):

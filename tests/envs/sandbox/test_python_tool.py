@@ -165,9 +165,25 @@ def test_a_package_comes_with_what_it_requires():
     assert call(PythonTool(time_limit_s=120.0), code).text == "(1, 2, 1970)"
 
 
+def test_the_first_line_keeps_its_place_above_the_others():
+    code = "print()\nprint('   a  b')\nprint('0  1  2')"
+    assert call(PythonTool(), code).text == "   a  b\n0  1  2"
+
+
+def test_a_program_ends_with_its_threads_as_in_python():
+    begin = "import threading, time\ndef work():\n    time.sleep(0.1)\n    print('late')\n"
+    assert call(PythonTool(), f"{begin}threading.Thread(target=work).start()").text == "late"
+    pool = "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor().submit(print, 'pool')\nNone"
+    assert call(PythonTool(), pool).text == "pool"
+
+
 @pytest.mark.parametrize(
     ("text", "code"),
-    [("```python\nprint(1)\n```", "print(1)"), ("\n    x = 1\n    print(x)\n", "x = 1\nprint(x)")],
+    [
+        ("```python\nprint(1)\n```", "print(1)"),
+        ("```Python3 \nprint(1)\n```", "print(1)"),
+        ("\n    x = 1\n    print(x)\n", "x = 1\nprint(x)"),
+    ],
 )
 def test_program_takes_off_fence_and_indentation(text, code):
     assert program(text) == code

@@ -254,6 +254,13 @@ def test_a_reader_that_dies_is_an_error(monkeypatch):
     (b"a-", "<meta charset=idna>", "a-"),
     ("лампа".encode("koi8-r"), "text/html; charset=KOI8-R", "лампа"),
     ("ランプ".encode("shift_jis"), "text/html; charset=Shift_JIS", "ランプ"),
+    ("①髙".encode("cp932"), "text/html; charset=Shift_JIS", "①髙"),
+    ("①".encode("cp932"), "text/html; charset=x-sjis", "①"),
+    ("똠".encode("cp949"), "text/html; charset=euc-kr", "똠"),
+    ('<?xml version="1.0" encoding="windows-1251"?>лампа'.encode("cp1251"), "application/xhtml+xml",
+     '<?xml version="1.0" encoding="windows-1251"?>лампа'),
+    ("<meta charset=utf-16>Käse".encode(), "text/html", "<meta charset=utf-16>Käse"),
+    ("Пять\xff".encode().replace(b"\xc3\xbf", b"\xff"), "text/html", "Пять\ufffd"),
     ("λ".encode("iso8859-7"), "text/html; charset=iso-8859-7", "λ"),
     ("中文".encode("gb18030"), 'text/html; charset="gb2312"', "中文"),
 ])  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import json
 import sys
@@ -112,6 +113,20 @@ async def leaving_late():
     sys.exit("Bye.")
 
 
+class TimedOut(BaseException):
+    """As `func_timeout.FunctionTimedOut`, which is no `Exception`."""
+
+
+def timed_out():
+    raise TimedOut("after 2 s")
+
+
+async def waiting_for_a_cancelled_task():
+    task = asyncio.ensure_future(asyncio.sleep(1))
+    task.cancel()
+    await task
+
+
 def slow():
     time.sleep(1)
 
@@ -126,6 +141,8 @@ def slow():
         (refusing, {}, "There is nobody.", ToolStatus.ERROR),
         (leaving, {}, "SystemExit(2)", ToolStatus.ERROR),
         (leaving_late, {}, "SystemExit('Bye.')", ToolStatus.ERROR),
+        (timed_out, {}, "after 2 s", ToolStatus.ERROR),
+        (waiting_for_a_cancelled_task, {}, "CancelledError", ToolStatus.ERROR),
         # Plain functions wait in threads, and coroutine functions in the loop.
         (threaded, {}, "False", ToolStatus.OK),
         (awaited, {}, "True", ToolStatus.OK),

@@ -83,6 +83,29 @@ async def test_a_text_that_is_not_an_action_is_an_error_that_the_model_reads(rea
     assert (reply.text, reply.status, reply.done) == (error, ToolStatus.ERROR, False)
 
 
+class Counted(Echo):
+    """Takes its row apart; its actions are numbers from 1 on."""
+
+    action_space = gym.spaces.Discrete(2, start=1)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset()
+        return options["board"].pop(), {}
+
+    def step(self, action):
+        return (str(action), *super().step("")[1:])
+
+
+async def test_names_of_actions_follow_the_space_and_rows_stay_as_they_are():
+    row = {"board": ["k", "q"]}
+    for _ in range(2):
+        play = trunk_of({Counted: {"read": ["up", "down"]}}, seed=1, **row)
+        await play.ready()
+        assert (play.opening, await said(play, "UP", "down")) == ("q", [("1", 0.0, False), ("2", 0.0, True)])
+    with pytest.raises(ContractError, match=r"'read' names 3 actions, and there are Discrete\(2, start=1\)\.$"):
+        await trunk_of({Counted: {"read": ["up", "down", "left"]}}, seed=1, **row).ready()
+
+
 async def test_spaces_of_texts_need_no_functions_and_the_row_resets():
     first, same, other = trunk_of(Echo, seed=1, hard=True), trunk_of(Echo, seed=1, hard=True), trunk_of(Echo, seed=2)
     for play in (first, same, other):
