@@ -166,7 +166,7 @@ class ForkableMultiAgentEnv(MultiAgentEnv):
 
     @abstractmethod
     def add_agent(self, agent_id: str) -> np.ndarray:
-        """Adds a fresh root agent to the running question (a top-up) and returns its prompt."""
+        """Adds a root agent (a top-up, or a root after pre-monitoring) to the running question; returns its prompt."""
 
     async def close_question(self) -> None:
         """Gives back what the question's agents hold: processes, sessions, sandboxes. Optional.

@@ -30,6 +30,7 @@ from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.connectors.users import apply_user_connectors, user_connectors
 from rllib_arpo.core.metric import measure
 from rllib_arpo.core.rollout_history import EarlierQuestion, RolloutHistory
+from rllib_arpo.envs.registry import ENVIRONMENTS
 from rllib_arpo.faults import ANSWER_TIMEOUT_S, check_constructed
 from rllib_arpo.files import check_files, write_checksums
 from rllib_arpo.learner.sharding import NonFiniteLossError
@@ -108,6 +109,7 @@ class ARPO(Algorithm):
         self.metrics = MetricsLogger(root=True, stats_cls_lookup=config.stats_cls_lookup)
         try:
             self._setup_rllib(config)
+            self._warn_of_training_questions()
             spaces = self.env_runner_group.get_spaces()[DEFAULT_MODULE_ID]
             self._user_connectors = user_connectors(config._learner_connector, *spaces)
             self._check_storage()
@@ -125,6 +127,13 @@ class ARPO(Algorithm):
         finally:
             for group in self._groups():
                 check_constructed(group._worker_manager)
+
+    def _warn_of_training_questions(self) -> None:
+        """Warns if an environment of this package evaluates on the questions of training."""
+        own = self.config.evaluation_interval and self.config.env in ENVIRONMENTS
+        if own and self.evaluation_config.env_config == self.config.env_config:
+            hint = 'evaluation_config={"env_config": {"split": "test"}} asks others'
+            logger.warning("The evaluation asks training's questions; %s.", hint)
 
     def _groups(self) -> list[EnvRunnerGroup]:
         """The groups of env runners: training's, and evaluation's if it has its own."""
@@ -181,7 +190,6 @@ class ARPO(Algorithm):
         self._check_running()
         if self.evaluates_first and self._num_updates == 0:
             self.messages.add(evaluation_line(self.evaluate()))
-            self._sampled_at = time.perf_counter()
         self._push_weights()  # The user may have set weights since the last iteration.
         with self.metrics.log_time((TIMERS, ROLLOUT_TIMER), reduce="mean", window=1):
             batch = self._sample_batch()
@@ -273,7 +281,7 @@ class ARPO(Algorithm):
 
     @override(Algorithm)
     def evaluate(self, parallel_train_future: Any = None) -> dict[str, Any]:
-        """Samples the first `evaluation_duration` held-out questions with the learner's current weights.
+        """Samples the first `evaluation_duration` questions of the evaluation's environment with the current weights.
 
         Their trees are in `last_evaluation`.
 
@@ -298,12 +306,13 @@ class ARPO(Algorithm):
             self._drop_questions()
             raise
         self._recorder.evaluation(self._num_updates, self.last_evaluation)
-        self._log.errors(self.last_evaluation, self.config.max_error_share)
+        self._log.errors(self.last_evaluation, len(given_up), self.config.max_error_share)
         metrics = rollout_metrics(self.last_evaluation, time.perf_counter() - start, len(given_up))
-        # Not through `self.metrics`, whose values the next iterations' results would repeat.
+        # Not through `self.metrics`, which would have NaN in the next iterations' results.
         logged = MetricsLogger(root=True, stats_cls_lookup=self.config.stats_cls_lookup)
         logged.aggregate(self._evaluation_dispatcher.take_metrics(Purpose.EVALUATION))
         results = {ENV_RUNNER_RESULTS: logged.peek() | nested(metrics)}
+        self._sampled_at = time.perf_counter()  # The seconds of the next batch begin here.
         self._make_callback("on_evaluate_end", evaluation_metrics=results)
         return results
 

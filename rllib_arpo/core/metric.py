@@ -18,7 +18,7 @@ class Metric(Generic[Source]):
     Attributes:
         name: its path in its part of the result, such as "entropy/delta" below `env_runners`.
         words: its meaning, for the documentation. Neighbours with the same words share a line.
-        of: computes it; if this returns None (a mean over nothing), the result lacks the metric.
+        of: computes it; if this returns None (a mean over nothing), the result lacks the metric, or has NaN.
         reduce: how RLlib reduces it, if it is below `env_runners`. "mean": keeps the last value; "sum": sums over the
             training steps of an iteration; "lifetime_sum": sums over the run.
         console: label and format ("acc", "4.2f") of a rollout's metric on the terminal's line of an iteration; None:

@@ -104,7 +104,7 @@ def _clip_fraction(update: Update) -> float | None:
     return update.sums[Total.CLIPPED_MASS] / (update.sums[Total.ADVANTAGE_MASS] or 1.0)
 
 
-#: The result lacks a mean over no token or no step.
+#: The result lacks a mean over no token or no step, or has NaN.
 UPDATE_METRICS: tuple[Metric[Update], ...] = (
     Metric("policy_loss", "mean over optimizer steps", per_step(Total.POLICY_LOSS)),
     Metric("total_loss", "the same, with KL and entropy bonus", per_step(Total.LOSS)),

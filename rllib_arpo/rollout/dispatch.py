@@ -136,7 +136,7 @@ class QuestionDispatcher:
         """
         self._group = group
         self._configs = {Purpose.TRAINING: config, Purpose.EVALUATION: evaluation_config or config}
-        self._restore_timeout_s = config.env_runner_restore_timeout_s
+        self._restore_timeout_s = config.env_runner_restore_timeout_s if config.restart_failed_env_runners else 0.0
         #: Whether the env runners go on sampling while the learner updates.
         self._overlaps = config.max_weight_lag > 0 and not config.in_evaluation
         self._restore = restore
@@ -170,8 +170,8 @@ class QuestionDispatcher:
             RuntimeError: no env runner is left, or the engine of the local one failed; the message has the last cause.
         """
         for runner in self._runners.values():
-            # The driver has heard nobody while it did something else.
-            runner.heard_at = time.monotonic()
+            # The driver has heard nobody while it did something else, and answers may still be on their way.
+            runner.heard_at = runner.called_at = time.monotonic()
         # Questions to be sampled during the update must be handed out before it.
         while not all(self._asked[ref].has_ended for ref in refs) or (self._overlaps and self._waiting):
             self._exchange(conditions)
@@ -416,7 +416,7 @@ class QuestionDispatcher:
         while not self._group.healthy_env_runner_ids():
             runners = [self._runners[number] for number in self._group._worker_manager.actors()]
             all_failed = all(runner.num_failures >= MAX_FAILURES_IN_A_ROW for runner in runners)
-            if all_failed or time.monotonic() > limit:
+            if all_failed or time.monotonic() >= limit:
                 for runner in runners:
                     runner.num_failures = 0
                 missing = sum(not question.has_ended for question in self._asked.values())

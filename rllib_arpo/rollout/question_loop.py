@@ -18,7 +18,7 @@ from rllib_arpo.engine.engine import Engine
 from rllib_arpo.envs.errors import ContractError, DataError
 from rllib_arpo.envs.forkable_env import ForkableMultiAgentEnv, settled
 from rllib_arpo.faults import Failure
-from rllib_arpo.rollout.engine_loop import EngineFailureError, EngineLoop
+from rllib_arpo.rollout.engine_loop import STEP_TIMEOUT_S, EngineFailureError, EngineLoop
 from rllib_arpo.rollout.messages import FailedQuestion, Purpose, QuestionRef, SampledQuestion
 from rllib_arpo.rollout.settings import RolloutSettings
 from rllib_arpo.rollout.tree_sampler import ANY_TOKEN_ID, TreeSampler
@@ -105,18 +105,20 @@ class QuestionLoop:
             else:
                 taken.append(item)
                 self.in_flight.remove(item.ref)
-        if self._error is not None:
+        if self._error is not None and not taken:  # What has ended comes first.
             raise self._error
         return taken
 
     def stop(self) -> None:
-        """Cancels unfinished questions and waits for the thread; can be called twice.
+        """Cancels unfinished questions and waits for the thread, unless an engine hangs; can be called twice.
 
         It logs errors that `take` has not raised, for example while the last questions were closed.
         """
         if self._thread.is_alive():
             self._call(self._main_task.cancel)
-        self._thread.join()
+        self._thread.join(STEP_TIMEOUT_S + CLOSE_TIMEOUT_S)
+        if self._thread.is_alive():
+            logger.error("The engine hangs: its thread stays until the process ends.")
         while not self._finished.empty():
             if isinstance(item := self._finished.get(), BaseException):
                 logger.error("After the last question: %s", item)

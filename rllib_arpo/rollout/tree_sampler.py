@@ -303,11 +303,12 @@ class TreeSampler:
     def _examine(self, agent: Agent, num_path_turns: int, entropies: np.ndarray) -> None:
         """[2] measures the node before the turn that begins with `entropies`."""
         assert agent.initial_entropies is not None  # The root's first turn is generated.
-        delta = self._delta(entropies, agent.turns[-1].tool, agent.initial_entropies)
-        level = _finite_entropy(entropy_level(entropies, *self._units))
-        agent.decisions[num_path_turns] = ForkDecision(level, delta)
-        if self._num_missing() and self._may_fork:
-            self._schedule.add(self._candidate(agent, num_path_turns, delta))
+        if self._settings.entropy_window:  # An evaluation without forks measures nothing.
+            delta = self._delta(entropies, agent.turns[-1].tool, agent.initial_entropies)
+            level = _finite_entropy(entropy_level(entropies, *self._units))
+            agent.decisions[num_path_turns] = ForkDecision(level, delta)
+            if self._num_missing() and self._may_fork:
+                self._schedule.add(self._candidate(agent, num_path_turns, delta))
         self._schedule.examined(agent.agent_id, num_path_turns)
         self._decide_due()
 

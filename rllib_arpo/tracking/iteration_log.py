@@ -52,7 +52,7 @@ class IterationLog:
         """Logs the `metrics` of the questions that were sampled for an update, and warns of their problems."""
         self.rollout(metrics)
         self.forks(metrics.get("fork_rate", 0.0), config.branching, config.branch_threshold)
-        self.errors(sampled, config.max_error_share)
+        self.errors(sampled, metrics.get("questions_given_up", 0.0), config.max_error_share)
 
     def first_batch(self, sampled: Sequence[SampledQuestion], config: ARPOConfig, has_signal: bool) -> None:
         """Warns before the first update if there is nothing to learn (no `has_signal`), or no fork."""
@@ -69,12 +69,19 @@ class IterationLog:
             key, reduce = (ENV_RUNNER_RESULTS, *name.split("/")), REDUCTIONS.get(name, "mean")
             self._metrics.log_value(key, value, reduce=reduce, window=1 if reduce == "mean" else None)
 
-    def errors(self, sampled: Sequence[SampledQuestion], max_share: float = 1.0) -> None:
+    def errors(self, sampled: Sequence[SampledQuestion], num_given_up: float, max_share: float) -> None:
         """Warns of errors in environments and tools, once for each cause.
 
+        Args:
+            num_given_up: how many questions could not be asked.
+
         Raises:
-            RuntimeError: a larger share of the trajectories than `max_share` ended in an error.
+            RuntimeError: a larger share than `max_share` of the trajectories ended in an error, or of the questions
+                could not be asked.
         """
+        if num_given_up > max_share * (len(sampled) + num_given_up):
+            asked = f"{num_given_up:g} of {len(sampled) + num_given_up:g} questions"
+            raise RuntimeError(f"{asked} could not be asked (max_error_share={max_share:g}); the log says why.")
         warn_of_errors(sampled, self._warned)
         causes = [cause for question in sampled for cause in _causes(question)]
         share = len(causes) / max(len(_trajectories(sampled)), 1)

@@ -28,14 +28,18 @@ HANGS, SILENT, FORGETS = "does not answer", "finishes nothing", "has lost its qu
 DIED_BEFORE = "was restarted before this call: has only its new questions"
 
 
-class FakeCall:
-    """A call that is answered with `outcome`, or never."""
+LATE = "has ended its questions, and the answer is on its way for a while"
 
-    def __init__(self, outcome):
-        self.outcome = outcome
+
+class FakeCall:
+    """A call that is answered with `outcome` after `ready` was asked `num_looks` times, or never."""
+
+    def __init__(self, outcome, num_looks=0):
+        self.outcome, self.num_looks = outcome, num_looks
 
     def ready(self):
-        return self.outcome is not HANGS
+        self.num_looks -= 1
+        return self.num_looks < 0 and self.outcome is not HANGS
 
 
 def fake_get(call):
@@ -82,7 +86,8 @@ class FakeGroup:
         return {runner: self._actor(runner) for runner in self.replies}
 
     def _actor(self, runner):
-        exchange = SimpleNamespace(remote=lambda *args: FakeCall(self._call(runner, *args)))
+        late = 4 * (self.replies[runner][:1] == [LATE])
+        exchange = SimpleNamespace(remote=lambda *args: FakeCall(self._call(runner, *args), late))
         return SimpleNamespace(runner=runner, exchange=exchange, ping=SimpleNamespace(remote=self._ping))
 
     def _ping(self):
@@ -118,6 +123,8 @@ class FakeGroup:
             reply = DIES
         if reply == HANGS:
             return HANGS
+        if reply == LATE:
+            reply = len(held)
         if isinstance(reply, Exception):
             self.healthy.discard(runner)
             held.clear()
@@ -151,7 +158,7 @@ def make_group(monkeypatch):
     monkeypatch.setattr(dispatch.time, "sleep", lambda seconds: None)
     monkeypatch.setattr(dispatch.time, "monotonic", lambda: clock[0])
 
-    def make(replies, max_weight_lag=0, num_evaluation_envs=2) -> tuple[FakeGroup, QuestionDispatcher]:
+    def make(replies, max_weight_lag=0, num_evaluation_envs=2, **keys) -> tuple[FakeGroup, QuestionDispatcher]:
         group = FakeGroup(replies, clock)
 
         def restart(manager, runner):
@@ -166,7 +173,7 @@ def make_group(monkeypatch):
         monkeypatch.setattr(faults.ray, "kill", kill)
         common = {"question_deadline_s": 10.0, "env_runner_restore_timeout_s": 5.0, "max_weight_lag": max_weight_lag}
         config, evaluation_config = (
-            ARPOConfig().update_from_dict(common | {"num_envs_per_env_runner": number})
+            ARPOConfig().update_from_dict(common | {"num_envs_per_env_runner": number} | keys)
             for number in (2, num_evaluation_envs)
         )
         return group, QuestionDispatcher(group, config, evaluation_config, restore=group.restore)
@@ -268,6 +275,24 @@ def test_while_the_driver_does_something_else_no_env_runner_is_silent(make_group
     group.clock[0] += 2000.0
     assert collect(dispatcher, [1, 2, 3]) == [1, 2, 3]
     assert group.restarted == []
+
+
+def test_answers_that_are_on_their_way_after_a_long_update_are_no_silence(make_group):
+    """The first one's answer is there, the second one's comes from another machine."""
+    group, dispatcher = make_group({1: [1, 1], 2: [LATE]}, max_weight_lag=1)
+    dispatcher.ask(question_refs(range(4)))
+    assert collect(dispatcher, [0]) == [0]
+    group.clock[0] += 2000.0
+    assert collect(dispatcher, [1, 2, 3]) == [1, 2, 3]
+    assert group.restarted == []
+
+
+def test_nobody_waits_for_env_runners_that_are_not_to_be_restarted(make_group):
+    group, dispatcher = make_group({1: [DIES]}, restart_failed_env_runners=False, env_runner_restore_timeout_s=1800.0)
+    group.num_pings = 10**9
+    with pytest.raises(RuntimeError, match="does not come back; 1 questions are missing"):
+        sample(dispatcher, [0])
+    assert group.clock[0] < 100.0
 
 
 def test_an_env_runner_that_was_restarted_meanwhile_is_asked_only_what_it_lost(make_group):

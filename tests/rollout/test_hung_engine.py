@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from rllib_arpo.engine.engine_thread import EngineThread
-from rllib_arpo.engine.scripted_engine import RandomPolicy
-from rllib_arpo.rollout import engine_loop, env_runner
+from rllib_arpo.engine.scripted_engine import RandomPolicy, ScriptedReply
+from rllib_arpo.rollout import engine_loop, env_runner, question_loop
 from rllib_arpo.rollout.engine_loop import EngineFailureError
 from rllib_arpo.rollout.messages import question_refs
 from rllib_arpo.rollout.question_loop import QuestionLoop
@@ -35,6 +35,8 @@ def hang(engine, after_steps: int) -> None:
 def short_limits(monkeypatch):
     monkeypatch.setattr(engine_loop, "STEP_TIMEOUT_S", 0.5)
     monkeypatch.setattr(env_runner, "CLOSE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(question_loop, "STEP_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(question_loop, "CLOSE_TIMEOUT_S", 0.2)
 
 
 @pytest.mark.timeout(60)
@@ -48,6 +50,32 @@ def test_the_loop_ends_with_the_cause():
     ):
         loop.submit(question_refs([0, 1]), [ScriptedEnv({})], settings())
         loop.take()
+
+
+@pytest.mark.timeout(60)
+def test_a_loop_stops_while_its_engine_hangs_outside_of_a_step(caplog):
+    policy = RandomPolicy(VOCAB_SIZE, replies=[[7, ANSWER]])
+    thread = EngineThread()
+    loop = QuestionLoop(scripted_engine(policy.reply, vocab_size=VOCAB_SIZE), thread)
+    with pytest.raises(TimeoutError):
+        thread.call(threading.Event().wait, timeout_s=0.1)
+    loop.stop()
+    assert caplog.messages == ["The engine hangs: its thread stays until the process ends."]
+
+
+@pytest.mark.timeout(60)
+def test_questions_that_have_ended_are_taken_before_the_error():
+    def script(request, _):
+        return ScriptedReply([7, ANSWER] if request.prompt_token_ids[-1] == 0 else [7] * 50)
+
+    engine = scripted_engine(script, vocab_size=VOCAB_SIZE, fail_at_step=6)
+    with QuestionLoop(engine, EngineThread()) as loop:
+        envs = [ScriptedEnv({"own_prompts": True}) for _ in range(2)]
+        loop.submit(question_refs([0, 1]), envs, settings(num_rollouts=1))
+        loop._thread.join()
+        assert [question.ref.number for question in loop.take()] == [0]
+        with pytest.raises(EngineFailureError):
+            loop.take()
 
 
 @pytest.mark.timeout(60)

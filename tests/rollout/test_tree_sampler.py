@@ -77,6 +77,12 @@ def test_decisions_look_at_the_window_where_all_entropies_are_recorded(sample_tr
     assert entropies[1] == [[LOW, LOW], [0.5, 0.75], [HIGH, HIGH]]
 
 
+def test_without_a_window_nothing_is_measured(sample_tree):
+    script = {PROMPT: tool(10), NODE: answer(20)}
+    found = sample_tree(script, entropy_window=0, num_rollouts=1, branching="never", record_entropies="windows")
+    assert [turn.decision for turn in found.tree.trajectories[0].turns] == [None, None]
+
+
 def test_deadline_ends_only_who_has_not_ended(sample_tree):
     changes = {"num_rollouts": 2, "num_initial_rollouts": 2, "question_deadline_s": 2.0}
     sampled = sample_tree({PROMPT: [answer(10), tool(11)]}, {"delays": {("1", 0): 60.0}}, **changes)

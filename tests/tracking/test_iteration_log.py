@@ -70,8 +70,8 @@ def test_an_error_is_told_once_for_each_cause(caplog):
     refused = TrajectoryError("0.0", "", "OSError", "no \x1b[2Jcopy", "env.py, line 1", None)
     log = IterationLog(MetricsLogger(root=True))
     with caplog.at_level(logging.WARNING, "rllib_arpo"):
-        log.errors([sampled(None, errors=(FULL, FULL))])
-        log.errors([sampled(None, errors=(FULL, other, again, refused))])
+        log.errors([sampled(None, errors=(FULL, FULL))], 0, 1.0)
+        log.errors([sampled(None, errors=(FULL, other, again, refused))], 0, 1.0)
     assert [record.getMessage() for record in caplog.records] == [
         "training question 7, trajectory 0: the tool 'python' raised OSError: no space (python.py, line 3). "
         "Such trajectories are masked (stop/error).",
@@ -96,13 +96,16 @@ def ended(*reasons: StopReason, format_valid: bool = False, accuracy: float = 0.
 def test_most_trajectories_in_error_end_the_run():
     log = IterationLog(MetricsLogger(root=True))
     half = [ended(StopReason.ERROR, StopReason.ANSWER, errors=(FULL,))]
-    log.errors(half, 0.5)
+    log.errors(half, 0, 0.5)
     with pytest.raises(RuntimeError) as raised:
-        log.errors([*half, ended(StopReason.BROKEN_TOOL)], 0.5)
+        log.errors([*half, ended(StopReason.BROKEN_TOOL)], 0, 0.5)
     assert str(raised.value) == (
         "67% of the trajectories ended in an error (max_error_share=0.5), for example: trajectory 0: the tool 'python' "
         "raised OSError: no space (python.py, line 3)."
     )
+    log.errors(half, 1, 0.5)
+    with pytest.raises(RuntimeError, match=r"^2 of 3 questions could not be asked \(max_error_share=0\.5\); the log"):
+        log.errors(half, 2, 0.5)
     # The most frequent cause of those that the share counts, whichever trajectory and question.
     refused = TrajectoryError("0.0", "", "OSError", "no copy", "env.py, line 1", None)
     judges = tuple(
@@ -111,10 +114,10 @@ def test_most_trajectories_in_error_end_the_run():
     )
     broken = ended(StopReason.BROKEN_TOOL, StopReason.BROKEN_TOOL, errors=(*3 * [refused], *judges))
     with pytest.raises(RuntimeError, match=r"^75% .*, for example: trajectory 0: the .* BrokenToolError: no key 0 \("):
-        log.errors([*half, broken], 0.5)
+        log.errors([*half, broken], 0, 0.5)
     # An environment of one's own may not say why.
     with pytest.raises(RuntimeError, match=r"^100% .*, for example: stop/broken_tool\.$"):
-        log.errors([ended(StopReason.BROKEN_TOOL, errors=(refused,))], 0.5)
+        log.errors([ended(StopReason.BROKEN_TOOL, errors=(refused,))], 0, 0.5)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,10 @@
 """The allowed contents of `evaluation_config`, and evaluation without it; `sentences.md` has what is refused."""
 
+from types import SimpleNamespace
+
 import pytest
 
+from rllib_arpo import ARPO
 from rllib_arpo.options.option import Reader
 from rllib_arpo.validation.keys import READERS, keyword
 from tests.helpers.configs import small_config
@@ -15,6 +18,16 @@ def read_by(*readers: Reader) -> set[str]:
 def test_evaluation_is_greedy_and_never_forks(model_folder):
     evaluation = small_config(model_folder).get_evaluation_config_object()
     assert (evaluation.explore, evaluation.branching, evaluation.env_config["split"]) == (False, "never", "test")
+
+
+def test_an_evaluation_of_training_questions_is_told(model_folder, caplog):
+    config = small_config(model_folder).evaluation(evaluation_interval=1)
+    for own in ({}, {"split": "test"}):
+        config.evaluation_config = {"env_config": own}
+        setting_up = SimpleNamespace(config=config, evaluation_config=config.get_evaluation_config_object())
+        ARPO._warn_of_training_questions(setting_up)
+    hint = 'evaluation_config={"env_config": {"split": "test"}} asks others'
+    assert caplog.messages == [f"The evaluation asks training's questions; {hint}."]
 
 
 def test_a_whole_configuration_for_evaluation_is_refused(model_folder):
