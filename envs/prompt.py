@@ -84,11 +84,15 @@ def with_opening(question: Question, opening: str) -> Question:
     """The question with its world's text: at the end of its last message if that is the user's, otherwise as a new one.
 
     Raises:
-        DataError: neither the question nor the world asks anything.
+        DataError: neither the question nor the world asks anything, or the assistant would speak twice.
     """
     if not opening:
         if not question.messages:
             raise DataError(f"{question.source}: neither the task nor the world asks anything.")
+        if question.messages[-1][0] == "assistant":
+            raise DataError(
+                f"{question.source}: the prompt ends with a message of the assistant, who begins a new one."
+            )
         return question
     messages = question.messages
     if not messages or messages[-1][0] != "user":

@@ -87,8 +87,6 @@ def chat_messages(value: Any) -> Messages:
         raise ValueError("has a message whose role or content is not a string")
     if not any(role == "user" and content.strip() for role, content in messages):
         raise ValueError("has no user message with text")
-    if messages[-1][0] == "assistant":
-        raise ValueError("ends with a message of the assistant, which begins a new one")
     return [("system" if role == "developer" else role, content) for role, content in messages]
 
 

@@ -218,8 +218,6 @@ ASKED = {"role": "user", "content": "2 + 2?"}
 @pytest.mark.parametrize(("prompt", "fault"), [
     ([ASKED, CALL, ASKED],
      "has a message with `tool_calls`, which a question cannot show: write the call into its content"),
-    ([ASKED, {"role": "assistant", "content": "It is"}],
-     "ends with a message of the assistant, which begins a new one"),
 ])  # fmt: skip
 @pytest.mark.parametrize("task", ["rows", "parquet"])
 def test_a_prompt_that_the_model_would_read_otherwise_is_refused(tmp_path, task, prompt, fault):

@@ -164,6 +164,10 @@ def test_what_a_world_says_first_is_a_users_message(begun, tmp_path):
     prompt = prompt_of(begun(world=Briefed, task="rows", path=str(rows)))
     assert "Hm.<|im_end|>\n<|im_start|>user\nhalf \ufffd<|im_end|>" in prompt
     Briefed.reset = World.reset
+    with pytest.raises(
+        DataError, match=r"row 0: the prompt ends with a message of the assistant, who begins a new one\.$"
+    ):
+        begun(world=Briefed, task="rows", path=str(rows))
     with pytest.raises(DataError, match=r"^seed 2: neither the task nor the world asks anything\.$"):
         begun(1, world=Briefed)
 
