@@ -192,9 +192,16 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
 
 
 def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
-    """Prints the tables of the chosen arms, and writes them with the curves to `args.output` if it is given."""
+    """Prints the tables of the chosen arms, and writes them with the curves to `args.output` if it is given.
+
+    Runs that were planned and have no row are named at the end.
+    """
     chosen = [row for row in rows if args.arms is None or row["arm"] in args.arms]
     tables = all_tables(chosen, args.baseline or study.baseline, study.accuracies_to_reach, study.calls)
+    begun = {(row["arm"], row["seed"]) for row in chosen}
+    planned = [(arm.name, seed) for arm in study.arms_named(args.arms) for seed in args.seeds or arm.seeds]
+    if missing := [f"{name}, seed {seed}" for name, seed in planned if (name, seed) not in begun]:
+        tables += f"- planned, without a row: {'; '.join(missing)}\n"
     print(tables)
     finished, _ = finished_runs(chosen)
     if args.output is not None and finished:

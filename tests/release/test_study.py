@@ -3,6 +3,7 @@
 import importlib
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -19,6 +20,7 @@ from release.evidence.study import (
     process_of,
     run_missing,
     run_one,
+    show,
     weights_hash,
 )
 from release.evidence.study_file import FOLDER, read_study
@@ -230,6 +232,19 @@ def test_a_wrong_command_line_runs_nothing(tmp_path, monkeypatch, capsys, line, 
     with pytest.raises(SystemExit):
         sys.exit(main())
     assert message.format(tmp_path) in capsys.readouterr().err
+
+
+def test_runs_that_were_planned_and_have_no_row_are_named(tmp_path, capsys):
+    study = write_study(tmp_path)
+    write_table([make_row("grpo", 0, i, 10 * i, 0.5, last_iteration=4) for i in range(5)], tmp_path / "rows.parquet")
+    rows = read_table(tmp_path / "rows.parquet")
+    chosen = SimpleNamespace(arms=["grpo", "threshold"], seeds=None, baseline=None, output=None)
+    show(study, rows, chosen)
+    missing = "grpo, seed 1; threshold, seed 0; threshold, seed 1"
+    assert capsys.readouterr().out.rstrip().endswith(f"- planned, without a row: {missing}")
+    chosen.arms, chosen.seeds = ["grpo"], [0]
+    show(study, rows, chosen)
+    assert "without a row" not in capsys.readouterr().out
 
 
 def test_random_forks_at_another_rate_are_refused(plan, tmp_path):
