@@ -180,7 +180,7 @@ def read_row(spec: DatasetSpec, row: Mapping[str, Any], ability: str | None) -> 
         read = spec.answers[column]
         names = [column, *(name for name in spec.aliases if row.get(name))]
         # What a world begins with need not be an answer.
-        with contextlib.suppress(*[ValueError] if spec.whole else []):
+        with contextlib.suppress(ValueError) if spec.whole else contextlib.nullcontext():
             answers = tuple(dict.fromkeys(answer for name in names for answer in _read(read, name, row[name])))
         if not (answers or spec.whole):
             raise ValueError(f"no answer (`{column}` is empty)")

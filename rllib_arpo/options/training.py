@@ -294,7 +294,7 @@ TRAINING = {
     "max_error_share": _option(
         0.5,
         "the run ends if a larger share of an iteration's trajectories ends in an error (`stop/error`, "
-        "`stop/broken_tool`, `stop/unread_verdict`).",
+        "`stop/broken_tool`, `stop/unread_verdict`), or of its questions cannot be asked.",
         PROBABILITY,
     ),
     "max_iterations_without_signal": _option(
