@@ -28,6 +28,7 @@ BASELINES = {
     "depth-late-small": "permuted-n2-z7",
     "any-small": "permuted random depth grpo grpo-m8",
     "pass-rate-small": "grpo arpo arpo-0505",
+    "late-models-small": "permuted random depth grpo grpo-m8",
     "lake-small": "grpo grpo-m8",
     "lake-path-small": "grpo grpo-m8 grpo-same-state n2-z7",
     "shapes-smollm2": "grpo",
