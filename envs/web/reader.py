@@ -86,6 +86,8 @@ def text_of(content: bytes, content_type: str) -> str:
             if charset not in _KNOWN:
                 continue
             return content.decode(_READ_AS.get(charset, charset), errors="replace")
+    with contextlib.suppress(UnicodeDecodeError):
+        return content.decode("utf-8")
     text = content.decode("utf-8", errors="replace")
     damaged = text.count("\N{REPLACEMENT CHARACTER}")
     in_utf8 = sum(character > "\x7f" for character in text) >= 2 * damaged

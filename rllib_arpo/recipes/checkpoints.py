@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,16 @@ def iteration_of(checkpoint: Path) -> int | None:
 
 def last_iteration(run: Path) -> int:
     """The iteration of a run's newest whole checkpoint; 0 if there is none."""
-    return max((number for path in _checkpoints(run) if (number := iteration_of(path)) is not None), default=0)
+    return max(_iterations(_checkpoints(run)).values(), default=0)
 
 
 def _checkpoints(run: Path) -> list[Path]:
     return [*run.glob(f"{TRIAL}/checkpoint_*"), *run.glob(f"{RESUMED}_*")]
+
+
+def _iterations(checkpoints: Iterable[Path]) -> dict[Path, int]:
+    """Of the whole ones."""
+    return {path: number for path in checkpoints if (number := iteration_of(path)) is not None}
 
 
 def take_newest(run: Path) -> Path:
@@ -103,7 +108,7 @@ def take_newest(run: Path) -> Path:
         DataError: a row of the results is damaged.
     """
     found = _checkpoints(run)
-    iterations = {path: number for path in found if (number := iteration_of(path)) is not None}
+    iterations = _iterations(found)
     newest = next(filter(_has_its_files, sorted(iterations, key=iterations.__getitem__, reverse=True)), None)
     if newest is None:
         raise ValueError(f"{run}: no checkpoint is whole. Nothing was removed; --output names another folder.")

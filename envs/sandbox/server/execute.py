@@ -33,8 +33,12 @@ def new_variables():
     return module.__dict__
 
 
-def execute(code, variables):
-    """Runs `code`; shows the value of a last expression if nothing was printed. Returns the exit code."""
+def execute(code, variables, ends=True):
+    """Runs `code`; shows the value of a last expression if nothing was printed. Returns the exit code.
+
+    Args:
+        ends: whether the process ends after this code.
+    """
     output = sys.stdout = Output(sys.stdout)
     try:
         module = ast.parse(code, "<code>")
@@ -52,17 +56,22 @@ def execute(code, variables):
         print(describe(error))
         return 1
     finally:
-        wait_for_threads()
+        wait_for_threads(ends)
         flush(output)
         sys.stdout = output.stream
     return 0
 
 
-def wait_for_threads():
-    """Waits for the program's threads, as the interpreter does at its end; they still print to this `sys.stdout`."""
-    if pools := sys.modules.get("concurrent.futures.thread"):
-        pools._python_exit()  # Their idle threads wait for work.
-    while threads := [one for one in threading.enumerate()[1:] if not one.daemon]:
+def wait_for_threads(ends):
+    """Waits for the program's threads, as the interpreter does at its end; they still print to this `sys.stdout`.
+
+    The threads of a pool wait for work until the pools are closed, after which none takes any more.
+    """
+    pools = sys.modules.get("concurrent.futures.thread")
+    if pools and ends:
+        pools._python_exit()
+    kept = {threading.current_thread(), *(pools._threads_queues if pools else ())}
+    while threads := [one for one in threading.enumerate() if not (one.daemon or one in kept)]:
         for one in threads:
             one.join()
 
@@ -75,7 +84,7 @@ def replay(codes, variables):
     for fd in kept:
         os.dup2(null, fd)
     try:
-        return all(execute(code, variables) == 0 for code in codes)
+        return all(execute(code, variables, ends=False) == 0 for code in codes)
     finally:
         flush(*streams)
         for fd, shown in kept.items():

@@ -8,6 +8,7 @@ from rllib_arpo.core.tree import ToolStatus
 from rllib_arpo.envs.sandbox.backends import LocalBackend
 from rllib_arpo.envs.tools.python import PythonSession, PythonTool, program
 from rllib_arpo.envs.tools.tool import ToolResult
+from rllib_arpo.envs.worlds.world import Call
 from tests.helpers.calls import call
 
 OK, ERROR, TIMEOUT = ToolStatus.OK, ToolStatus.ERROR, ToolStatus.TIMEOUT
@@ -175,6 +176,15 @@ def test_a_program_ends_with_its_threads_as_in_python():
     assert call(PythonTool(), f"{begin}threading.Thread(target=work).start()").text == "late"
     pool = "from concurrent.futures import ThreadPoolExecutor\nThreadPoolExecutor().submit(print, 'pool')\nNone"
     assert call(PythonTool(), pool).text == "pool"
+
+
+async def test_a_session_repeats_threads_and_keeps_pools():
+    world = PythonTool(session=True).make_world()
+    begin = "import time\nfrom concurrent.futures import ThreadPoolExecutor\nfrom threading import Thread\n"
+    late = "found, pool = [], ThreadPoolExecutor()\npool.submit(int).result()\n"
+    late += "Thread(target=lambda: (time.sleep(0.1), found.append(5))).start()"
+    codes = (begin + late, "pool.submit(len, found).result()", "ThreadPoolExecutor().submit(sum, found).result()")
+    assert [(await world.act(Call("python", {"code": code}))).text for code in codes] == ["(no output)", "1", "5"]
 
 
 @pytest.mark.parametrize(
