@@ -6,13 +6,18 @@ from functools import cache
 from itertools import accumulate
 from pathlib import Path
 
+import numpy as np
+import pandas
 import pytest
+from scipy.stats import ttest_1samp
 
 from release.evidence.study_file import read_study, study_of
 from release.evidence.study_rows import read_table
 from release.evidence.study_table import all_tables
 
 REPOSITORY = Path(__file__).parents[2]
+#: "value [low, high]".
+INTERVAL = r"[−+][\d.]+ \[[^\]]+\]"
 RESULTS = REPOSITORY / "release/evidence/results"
 PAGE = REPOSITORY / "docs/evidence.md"
 #: Study -> the arms with which sentences compare others.
@@ -26,9 +31,9 @@ BASELINES = {
     "credit-small": "grpo grpo-same-state",
     "credit-late-small": "grpo grpo-same-state n2-z7",
     "depth-late-small": "permuted-n2-z7",
-    "any-small": "permuted random depth grpo grpo-m8",
+    "any-small": "permuted depth grpo grpo-m8",
     "pass-rate-small": "grpo arpo arpo-0505",
-    "late-models-small": "permuted random depth grpo grpo-m8",
+    "late-models-small": "permuted depth grpo grpo-m8",
     "lake-small": "grpo grpo-m8",
     "lake-path-small": "grpo grpo-m8 grpo-same-state n2-z7",
     "shapes-smollm2": "grpo",
@@ -67,6 +72,75 @@ def test_intervals_in_sentences_are_of_a_table_that_a_command_prints(document):
     known = set().union(*map(_intervals, tables))
     assert len(told) > 5
     assert told - known == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("document", [REPOSITORY / "README.md", PAGE], ids=lambda path: path.name)
+def test_the_p_of_a_document_is_the_corrected_one_of_its_table(document):
+    known = defaultdict(set)
+    for study, baselines in BASELINES.items():
+        for baseline in baselines.split():
+            for interval, p in re.findall(rf"({INTERVAL}) \| [^|]+ \| ([^|]+) \|", printed(study, baseline)):
+                known[tuple(_intervals(interval))].add(p)
+    text = " ".join(document.read_text().split())
+    p_cell = r" \| (?=< 0\.001 \||\d\.\d{3} \|)"
+    told = re.findall(rf"({INTERVAL})(?: over GRPO)?(?:{p_cell}|,? \(?p = )(< 0\.001|\d\.\d+)", text)
+    bold = re.findall(rf"\*\*({INTERVAL})\*\*", text)
+    assert len(told) + len(bold) > 3
+    for interval, p in told:
+        ps = known[tuple(_intervals(interval))]
+        assert p in ps or p in {f"{float(one):.2f}" for one in ps if "<" not in one}, interval
+    for interval in bold:
+        assert _smallest(known[tuple(_intervals(interval))]) < 0.05, interval
+    if document == PAGE:  # In the two tables with bold figures, these are all below 0.05.
+        tables = text[text.index("| study | against | at decisions") : text.index("The checks of")]
+        for interval in set(re.findall(INTERVAL, tables)) - set(bold):
+            assert _smallest(known[tuple(_intervals(interval))]) >= 0.05, interval
+
+
+def _smallest(ps: set[str]) -> float:
+    return min(float(p.removeprefix("< ")) for p in ps)
+
+
+#: Study -> an arm, the arms that it is compared with, and the calls.
+AUDITED = {
+    "shapes-small": ("n2-z7", ["grpo", "grpo-m8", "random-n2-z7"], 10_000),
+    "late-models-small": ("threshold", ["grpo", "grpo-m8", "random", "permuted", "depth"], 12_000),
+    "any-small": ("threshold", ["grpo", "grpo-m8", "random", "permuted", "depth"], 15_000),
+    "lake-path-small": ("n2-z7", ["grpo", "grpo-m8", "random-n2-z7"], 10_000),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("study", AUDITED)
+def test_the_main_differences_follow_from_the_rows_by_other_code(study):
+    """pandas and scipy alone: nothing of `release.evidence` computes here."""
+    arm, others, calls = AUDITED[study]
+    rows = pandas.read_parquet(RESULTS / f"{study}.parquet").sort_values("iteration")
+    last = rows.groupby(["arm", "seed"]).iteration.max().min()
+    figures = {}
+    for run, all_rows in rows.groupby(["arm", "seed"]):
+        at = all_rows.dropna(subset="accuracy")
+        figures[run] = (
+            np.interp(calls, at.tool_calls, at.accuracy),
+            np.interp(np.linspace(0, last, 101), at.iteration, at.accuracy).mean(),
+        )
+    start_models = {row.seed: getattr(row, "start_model", None) for row in rows.itertuples()}
+    for other in others:
+        differences = pandas.DataFrame(
+            {seed: np.subtract(figures[arm, seed], figures[other, seed]) for seed in start_models}
+        ).T
+        if len(set(start_models.values())) > 1:
+            differences = differences.groupby(start_models).mean()
+        expected = []
+        for values in (differences[0], differences[1]):
+            test = ttest_1samp(values, 0)
+            low, high = test.confidence_interval()
+            expected.append(f"{values.mean():+.3f} [{low:+.3f}, {high:+.3f}] | {max(test.pvalue, 0.001):.3f}")
+        pattern = rf"\| {arm} \| {other} \| \d+ \| ({INTERVAL}) \| ([^|]+) \| [^|]+ \| ({INTERVAL}) \| ([^|]+) \|"
+        found = re.search(pattern, printed(study, other)).groups()
+        found = [cell.replace("−", "-").replace("< 0.001", "0.001") for cell in found]
+        assert [f"{found[0]} | {found[1]}", f"{found[2]} | {found[3]}"] == expected, other
 
 
 @cache
