@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from rllib_arpo.weights import WeightSync
 
 logger = logging.getLogger("rllib_arpo")
+OTHER_QUESTIONS = 'evaluation_config={"env_config": {"split": "test"}} asks others'
 
 #: Key of the algorithm's state: the number of the first question that has not been asked yet.
 NEXT_QUESTION = "next_question"
@@ -68,6 +69,11 @@ NUM_UPDATES = "num_updates"
 ITERATIONS_WITHOUT_SIGNAL = "iterations_without_signal"
 #: Key of the algorithm's state: measurements after tool responses of the last questions (`RolloutHistory`).
 ROLLOUT_HISTORY = "rollout_history"
+
+
+def asks_training_questions(config: AlgorithmConfig, evaluation_config: AlgorithmConfig) -> bool:
+    """Whether an environment of this package evaluates on the questions of training."""
+    return config.env in ENVIRONMENTS and evaluation_config.env_config == config.env_config
 
 
 class ARPO(Algorithm):
@@ -130,10 +136,8 @@ class ARPO(Algorithm):
 
     def _warn_of_training_questions(self) -> None:
         """Warns if an environment of this package evaluates on the questions of training."""
-        own = self.config.evaluation_interval and self.config.env in ENVIRONMENTS
-        if own and self.evaluation_config.env_config == self.config.env_config:
-            hint = 'evaluation_config={"env_config": {"split": "test"}} asks others'
-            logger.warning("The evaluation asks training's questions; %s.", hint)
+        if self.config.evaluation_interval and asks_training_questions(self.config, self.evaluation_config):
+            logger.warning("The evaluation asks training's questions; %s.", OTHER_QUESTIONS)
 
     def _groups(self) -> list[EnvRunnerGroup]:
         """The groups of env runners: training's, and evaluation's if it has its own."""
@@ -298,7 +302,7 @@ class ARPO(Algorithm):
         self._evaluation_dispatcher.ask(refs)
         try:
             self.last_evaluation = self._evaluation_dispatcher.collect(refs, self._conditions())
-            given_up = self._evaluation_dispatcher.take_missing()
+            given_up = self._evaluation_dispatcher.take_given_up()
             if not self.last_evaluation:
                 raise RuntimeError(f"Every question of the evaluation failed. Last cause: {[*given_up.values()][-1]}")
         except BaseException:

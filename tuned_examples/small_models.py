@@ -105,7 +105,13 @@ class SmallModel:
         return cached_folder(name, lambda folder: self._make(folder, tokenizer, rows), cache_dir)
 
     def with_seed(self, seed: int) -> SmallModel:
-        """Another model of the same kind: `seed` draws its first weights, the demonstrations and their order."""
+        """Another model of the same kind: `seed` draws its first weights, the demonstrations and their order.
+
+        Raises:
+            ValueError: numpy takes no such seed.
+        """
+        if not 0 <= seed < 1 << 32:
+            raise ValueError(f"The seed of a cold start must be from 0 to {(1 << 32) - 1}, not {seed}.")
         return replace(self, stages=tuple(replace(stage, seed=seed) for stage in self.stages))
 
     def _make(self, folder: Path, tokenizer: PreTrainedTokenizerFast, rows: Mapping[str, Rows]) -> None:

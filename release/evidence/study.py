@@ -13,6 +13,7 @@ every arm. DIR gets the rows and the log of each run, `rows.parquet` with the ro
 from __future__ import annotations
 
 import argparse
+import functools
 import hashlib
 import math
 import os
@@ -25,6 +26,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+import torch
 
 from release.evidence.study_figures import finished_runs
 from release.evidence.study_file import Arm, Study, read_study, study_of
@@ -42,14 +45,21 @@ from release.evidence.study_rows import (
     write_table,
 )
 from release.evidence.study_table import all_tables, draw_curves
+from rllib_arpo.arpo import OTHER_QUESTIONS, asks_training_questions
 from rllib_arpo.arpo_config import ARPOConfig
 from rllib_arpo.core.metric import number_at
 from rllib_arpo.files import take_lock
 from rllib_arpo.recipes.contract import load_recipe
+from rllib_arpo.recipes.run import use_arguments
 from rllib_arpo.tracking.machine import commit, git_says, machine, versions
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 POLL_S = 0.5
+#: Options of every recipe that a study sets itself, or that its runs do not read.
+UNREAD = frozenset(
+    {"seed", "stop_reward", "stop_iters", "output", "resume", "max_failures", "checkpoint_freq", "checkpoint_at_end"}
+    | {"num_cpus", "verbose", "evaluation_interval"}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +112,17 @@ def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | Non
 
     Args:
         arms: their names; None: all.
-        seeds: None: each arm's own seeds.
+        seeds: only these; None: all.
 
     Raises:
-        ValueError: an arm does not exist.
+        ValueError: an arm does not exist, or none of the arms plans a seed.
     """
-    found = [Job(study, arm, seed, output) for arm in study.arms_to_run(arms) for seed in set(seeds or arm.seeds)]
+    chosen = study.arms_to_run(arms)
+    planned = set().union(*(arm.seeds for arm in chosen))
+    if unknown := sorted(set(seeds or ()) - planned):
+        raise ValueError(f"{study.path}: plans no run with seed {unknown[0]}.")
+    wanted = planned if seeds is None else set(seeds)
+    found = [Job(study, arm, seed, output) for arm in chosen for seed in {*arm.seeds} & wanted]
     return sorted(found, key=lambda job: job.seed)
 
 
@@ -182,7 +197,7 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
     prepare([job for job in jobs if not job.is_finished])
     with (args.output / "lock").open("w") as lock:
         failed = run_missing(jobs, study.jobs, process_of(lock, study.jobs))
-    rows = read_output(args.output)
+    rows = [row for row in read_output(args.output) if row["arm"] in study.arms]
     if finished := finished_runs(rows)[0]:
         write_table([row for one in finished for row in one.rows], args.output / "rows.parquet")
     show(study, rows, args)
@@ -196,10 +211,12 @@ def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
 
     Runs that were planned and have no row are named at the end.
     """
-    chosen = [row for row in rows if args.arms is None or row["arm"] in args.arms]
+    seeds = {row["seed"] for row in rows} if args.seeds is None else {*args.seeds}
+    chosen = [row for row in rows if row["seed"] in seeds and (args.arms is None or row["arm"] in args.arms)]
     tables = all_tables(chosen, args.baseline or study.baseline, study.accuracies_to_reach, study.calls)
     begun = {(row["arm"], row["seed"]) for row in chosen}
-    planned = [(arm.name, seed) for arm in study.arms_named(args.arms) for seed in args.seeds or arm.seeds]
+    planned = [(arm.name, seed) for arm in study.arms_named(args.arms) for seed in arm.seeds]
+    planned = [run for run in planned if args.seeds is None or run[1] in args.seeds]
     if missing := [f"{name}, seed {seed}" for name, seed in planned if (name, seed) not in begun]:
         tables += f"- planned, without a row: {'; '.join(missing)}\n"
     print(tables)
@@ -218,6 +235,7 @@ def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
     arguments = arguments_of(study, arm, seed, output)
     config = arm_config_of(study, [*arguments, "--seed", str(seed)])
     algorithm = config.build_algo()
+    algorithm.evaluates_first = False  # The study evaluates, outside of the seconds that it counts.
     path = run_path(output, arm.name, seed)
     path.unlink(missing_ok=True)
     own = {"study": study.name, "arm": arm.name, "seed": seed, "last_iteration": arm.iterations}
@@ -243,41 +261,66 @@ def prepare(jobs: Iterable[Job]) -> None:
     """Makes the start models of the jobs, if they are not there, and checks their configurations before anything runs.
 
     Raises:
-        ValueError: one is wrong, or this machine cannot run it, or a start model has other weights than the file says.
+        ValueError: one is wrong, or this machine cannot run it, or a start model has other weights than the file says,
+            or than the seed's rows have.
     """
     checked: set[str] = set()
+    models: dict[str, str] = {}
     for job in jobs:
         start = job.study.start_model(job.seed)
         rate = None if job.source is None else 0.5  # Not known yet; any rate will do.
-        names = {f"arm {job.arm.name}", f"start model {shlex.join(start.arguments)}"}
-        if names <= checked:
-            continue
-        checked |= names
-        try:
-            config = arm_config_of(job.study, [*job.study.all_arguments(job.arm, rate), *start.arguments])
-            config.validate()
-        except ValueError as error:
-            raise ValueError(f"arm {job.arm.name}: {error}") from error
-        made = weights_hash(config.model_name_or_path)
+        named = shlex.join(start.arguments)
+        names = {f"arm {job.arm.name}", f"start model {named}"}
+        if not names <= checked:
+            checked |= names
+            try:
+                arguments = [*job.study.all_arguments(job.arm, rate), *start.arguments]
+                refuse_unread(job.study, arguments)
+                config = arm_config_of(job.study, arguments)
+                config.validate()
+                if asks_training_questions(config, config.get_evaluation_config_object()):
+                    raise ValueError(f"the evaluation asks training's questions; {OTHER_QUESTIONS}.")
+            except ValueError as error:
+                raise ValueError(f"arm {job.arm.name}: {error}") from error
+            models[named] = weights_hash(config.model_name_or_path)
+        made = models[named]
         if start.sha256 not in (None, made):
-            raise ValueError(f"start_models: {shlex.join(start.arguments)!r} gives {made}, not {start.sha256}.")
+            raise ValueError(f"start_models: {named!r} gives {made}, not {start.sha256}.")
+        for path in job.output.glob(f"*-{job.seed}.jsonl"):
+            if (rows := read_run(path)) and rows[0]["start_model"] not in (None, made):
+                raise ValueError(
+                    f"{path}: its run began with the start model {rows[0]['start_model']}; here it would be {made}."
+                )
 
 
+def refuse_unread(study: Study, arguments: Sequence[str]) -> None:
+    """Raises ValueError if the recipe's arguments have an option that a study sets itself, or does not read."""
+    parser = load_recipe(study.recipe).parser
+    for name, value in vars(parser.parse_args(list(arguments))).items():
+        if name in UNREAD and value != parser.get_default(name):
+            raise ValueError(f"--{name.replace('_', '-')}: a study does not take it from the recipe's arguments.")
+
+
+@functools.cache
 def weights_hash(model: str) -> str:
     """The first twelve digits of the SHA-256 of a model's weights; of a model without a folder, its name."""
     files = sorted(Path(model).glob("*.safetensors"))
     digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.read_bytes())
+    for path in files:
+        with path.open("rb") as file:
+            while part := file.read(1 << 24):
+                digest.update(part)
     return digest.hexdigest()[:12] if files else model
 
 
 def arm_config_of(study: Study, arguments: Sequence[str]) -> ARPOConfig:
-    """The recipe's configuration; it evaluates only when the study asks."""
+    """The configuration of the recipe's own run; but it evaluates only when the study asks."""
     recipe = load_recipe(study.recipe)
     recipe.parser.prog = study.recipe
     args = recipe.parser.parse_args(list(arguments))
-    return recipe.make_config(recipe.make_model(args), args).evaluation(evaluation_interval=None)
+    config: ARPOConfig = recipe.make_config(recipe.make_model(args), args)
+    use_arguments(config, args, torch.cuda.device_count())
+    return config.evaluation(evaluation_interval=None)
 
 
 def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
@@ -285,8 +328,8 @@ def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
     begin, cpu_begin = time.perf_counter(), time.process_time()
     result = algorithm.train()
     totals["seconds"] += time.perf_counter() - begin
-    # The CPU seconds of engines in other processes are not known here.
-    alone = algorithm.config.num_env_runners == 0
+    # The CPU seconds of engines and learners in other processes are not known here.
+    alone = not algorithm.config.num_env_runners and not algorithm.config.num_learners
     totals["cpu_seconds"] = totals["cpu_seconds"] + time.process_time() - cpu_begin if alone else None
     rollout = result["env_runners"]
     learner = result.get("learners", {}).get("default_policy", {})

@@ -69,8 +69,8 @@ def finished_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
     If rows do not have their run's last iteration, all runs of the study have the same length.
 
     Raises:
-        ValueError: a run lacks its calls or its first or last accuracy, or the runs of a seed, which are compared in
-            pairs, did not begin with the same model.
+        ValueError: a run lacks its calls or its first or last accuracy, or only some have their start model, or the
+            runs of a seed, which are compared in pairs, did not begin with the same one.
     """
     by_run: dict[tuple[str, int], list[Row]] = {}
     for row in sorted(rows, key=lambda row: row["iteration"]):
@@ -88,11 +88,16 @@ def finished_runs(rows: Iterable[Row]) -> tuple[list[Run], list[str]]:
         if None in (run.rows[0]["accuracy"], run.rows[-1]["accuracy"], *(row[CALLS] for row in run.rows)):
             raise ValueError(f"{run.arm}, seed {run.seed}: has no {CALLS}, or no first or last accuracy.")
         one = first.setdefault(run.seed, run)
-        if (run.rows[0]["accuracy"], run.start_model) != (one.rows[0]["accuracy"], one.start_model):
+        # A sampled accuracy may differ before training; rows of earlier studies do not name the model.
+        begun = [other.start_model or f"the accuracy {other.rows[0]['accuracy']}" for other in (run, one)]
+        if begun[0] != begun[1]:
             raise ValueError(
-                f"seed {run.seed}: {run.arm} begins with the accuracy {run.rows[0]['accuracy']}, {one.arm} with "
-                f"{one.rows[0]['accuracy']}: they start from different models (other machines train other ones)."
+                f"seed {run.seed}: {run.arm} begins with {begun[0]}, {one.arm} with {begun[1]}: they start from "
+                "different models (other machines train other ones)."
             )
+    if len({run.start_model is None for run in finished}) > 1:
+        unnamed = next(run for run in finished if run.start_model is None)
+        raise ValueError(f"{unnamed.arm}, seed {unnamed.seed}: does not say its start model, and other runs do.")
     return finished, others
 
 

@@ -113,14 +113,18 @@ class Study(_Runs):
     def _complete_arms(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Completes each arm with the study's keys. A text alone is an arm's arguments."""
         starts = given.get("start_models")
-        if "seeds" not in given and isinstance(starts, list):
-            of_each = [start.get("seeds") for start in starts if isinstance(start, dict)]
-            given = given | {"seeds": [seed for seeds in of_each if isinstance(seeds, list) for seed in seeds]}
+        if "seeds" not in given and isinstance(starts, list) and starts:
+            of_each = [start.get("seeds") if isinstance(start, dict) else None for start in starts]
+            # Otherwise the error is about the start model, not about `seeds`.
+            whole = all(isinstance(seeds, list) for seeds in of_each)
+            given = given | {"seeds": [seed for seeds in of_each for seed in seeds] if whole else [0]}
         shared = {key: given[key] for key in ("iterations", "evaluate_every", "seeds") if key in given}
 
         def complete(name: str, arm: Any) -> Any:
             own = {"arguments": arm} if isinstance(arm, str) else arm
-            return {"name": name, **shared, **own} if isinstance(own, dict) else own
+            if isinstance(own, dict) and "name" in own:
+                raise ValueError(f"arm {name}: its name is its key, so it takes no `name`.")
+            return {**shared, **own, "name": name} if isinstance(own, dict) else own
 
         arms = given.get("arms")
         completed = {name: complete(name, arms[name]) for name in arms} if isinstance(arms, dict) else arms

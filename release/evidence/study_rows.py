@@ -79,7 +79,7 @@ def read_run(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     whole, _, _cut_off = path.read_text().rpartition("\n")
-    return [json.loads(line) for line in whole.splitlines()]
+    return [dict.fromkeys(COLUMNS) | json.loads(line) for line in whole.splitlines()]
 
 
 def read_output(output: Path) -> list[dict[str, Any]]:

@@ -60,8 +60,8 @@ def mean_and_std(values: np.ndarray) -> MeanAndStd:
 def reward_scale(std: float) -> float:
     """The divisor of rewards with this standard deviation: `std + 1e-6`.
 
-    It is 1 if all rewards are equal (up to rounding): their advantages are then 0 in any case, and a KL penalty and
-    earlier rewards are divided by the same number, which must not make them a million times larger.
+    It is 1 if all rewards are equal (up to rounding). Their advantages are 0 then, but the KL penalty and earlier
+    rewards are divided by the same number, and 1e-6 would make them a million times larger.
     """
     return std + STD_EPSILON if std > STD_EPSILON else 1.0
 

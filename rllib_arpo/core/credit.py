@@ -95,9 +95,10 @@ def credit_of(name: str) -> CreditFunction:
 def advantages_of(
     credit: CreditFunction, rewards: np.ndarray, tree: QuestionTree, layout: TreeLayout, normalize_std: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """(each leaf's advantage in its last turn, [L]; the advantages in all turns, [N, L], or None if they are the same).
+    """Each leaf's advantage in its last turn, [L], and the advantages in all turns, [N, L].
 
-    If no leaf counts, the credit is not called. It gets a copy of the rewards, which it may change.
+    The second is None if each leaf has one advantage in all its turns. If no leaf counts, the credit is not called. It
+    gets a copy of the rewards, which it may change.
 
     Raises:
         ValueError: the credit raised, or did not return finite real numbers of one of the two shapes.

@@ -21,8 +21,8 @@ class PackedTree:
     Attributes:
         token_ids: int64.
         position_ids: int64, depth of the token on its path, in tokens; the prompt starts at 0.
-        parent: int64, index of the token before it on its path; -1 for the first token of a prompt, and of a new
-            context that shares no beginning with its path. The hidden state at its parent gives a token's log-prob.
+        parent: int64, index of the token that the model read just before this one, from which it predicts it; -1: none,
+            at the start of a prompt or of a new context that shares no beginning with its path.
         end: int64, one past the last token below it.
         loss_mask: bool, whether the model generated the token and this pass trains on it.
         behavior_log_probs: float32, the engine's; 0 where the token was not generated.
@@ -85,8 +85,8 @@ def pack_tree(
     """Lays out the prompt and the turns of `layout` with their attribution.
 
     The tool response after a turn belongs to the turn's node, outside the loss. The first token of a branch has the
-    last token of its parent node as `parent`. A tool response below which nothing is generated is dropped. A new
-    context (`Turn.new_context`) lies below the tokens with which it begins, if they are on its path already.
+    last token of its parent node as `parent`. A tool response below which nothing is generated is dropped. If a new
+    context (`Turn.new_context`) begins like its path, the two share that beginning.
 
     Args:
         tree, layout: the question and its depth-first order.

@@ -40,7 +40,8 @@ class PrioritizedDraws:
 
     A share of the places that are drawn together, rounded down, asks earlier questions: first those whose last pass
     rate is nearest to one half; of equal ones, the one asked longest ago. Questions that were always or never right,
-    that could not be sampled, or that are in flight, are not asked. The other places ask the next new questions.
+    that could not be sampled, or that are in flight, are not asked again. The other places ask the next new questions;
+    where a task begins anew, one of these may be a question that is asked again at the same time.
 
     Attributes:
         share: of the places that ask again, in [0, 1).
@@ -66,7 +67,10 @@ class PrioritizedDraws:
         """
         new = [place for place in places if place not in self._drawn]
         in_flight = {*self._drawn.values()}
-        known = [(abs(rate - 0.5), number) for number, rate in self._record.values() if number not in in_flight]
+        # Rounded, since 7 of 10 and 3 of 10 are equally near.
+        known = [
+            (round(abs(rate - 0.5), 9), number) for number, rate in self._record.values() if number not in in_flight
+        ]
         again = [number for _, number in sorted(known, key=lambda one: one[0])]
         again = again[: 0 if only_new else num_repeats(self.share, len(new))]
         self._drawn |= zip(new, [*again, *range(self._next_new, self._next_new + len(new) - len(again))], strict=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from rllib_arpo.core.packing import PackedTree
 
-#: How often `share_out` halves the range in which it looks for the smallest share that is large enough.
+#: Steps of the binary search in `share_out`, which looks for the smallest largest share.
 _HALVINGS = 10
 
 
@@ -28,8 +28,8 @@ class Part:
 class LeafWork:
     """What the parts of a packed tree with L leaves cost.
 
-    A token costs 1 in the layers, and `1 / pairs_per_token` for each token that it attends to. A token that several
-    parts hold costs in each of them.
+    A token costs 1 in the layers, and `1 / pairs_per_token` for each token that it attends to. Each part that holds a
+    token computes it again, so it costs again.
 
     Attributes:
         tips: [L] int64, the last token of each leaf.

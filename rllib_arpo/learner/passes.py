@@ -73,7 +73,7 @@ def cut_into_pieces(
 
     Args:
         packed_trees: by index of the question.
-        only_with_advantage: leave out parts in which no token has an advantage, too.
+        only_with_advantage: also leave out parts in which no token has an advantage.
 
     Raises:
         ValueError: one trajectory alone is longer than `max_tokens`.

@@ -37,8 +37,8 @@ class Need:
 
     Attributes:
         words: they complete the sentence "key=value: ..."; other keys are in braces.
-        holds: tests the condition, but only where the key is read: not for `Reader.FORKS` with `branching="never"`,
-            and not for `Reader.TRAINING` in evaluation.
+        holds: tests the condition. It is called only where the key is read: not for `Reader.FORKS` with
+            `branching="never"`, and not for `Reader.TRAINING` in evaluation.
         example: changes of the default configuration that break the condition; a test tries them.
     """
 

@@ -88,7 +88,7 @@ class LLMRLModule(TorchRLModule):
             self.checkpoint_layers()
 
     def checkpoint_layers(self, number: int | None = None) -> None:
-        """Makes the backward pass compute again, from now on, the logits and the first layers but for their attention.
+        """Makes the backward pass compute the logits and the first layers again, but not the layers' attention.
 
         Args:
             number: of layers; None: all.

@@ -135,10 +135,10 @@ def read_by_first(read: Callable[[], Any]) -> Any:
 
 
 def scatter_from_first(whole: np.ndarray | Tensor | HeldByFirst, like: Tensor) -> Tensor:
-    """The part of the first learner's `whole` that this learner keeps: split like `like`, and on its device.
+    """Sends each learner its part of the first learner's array, split like `like` and on its device.
 
-    If `like` is split or `whole` is a `HeldByFirst`, all learners must call this function; the others give only shape
-    and type. Otherwise the result is a copy.
+    All learners must call it if `like` is split or `whole` is a `HeldByFirst`; only shape and type count in the others'
+    `whole`. Otherwise each learner copies its own.
     """
     first = whole if isinstance(whole, HeldByFirst) else _held(whole)
     if isinstance(like, DTensor):

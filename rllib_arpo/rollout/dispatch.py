@@ -33,7 +33,7 @@ HANG_SLACK_S = 300.0
 #: An env runner answers the driver at once when a question has ended, and otherwise after this many seconds: the
 #: longest time for which it keeps another call waiting.
 POLL_S = 2.0
-#: The same if env runners sample during updates: the next weights come with such a call.
+#: The same if env runners sample during updates. It is shorter, because new weights have to wait for such a call.
 POLL_DURING_UPDATE_S = 0.5
 #: Seconds within which engines must fall asleep.
 SLEEP_TIMEOUT_S = 600.0
@@ -48,8 +48,8 @@ class _AskedQuestion:
     Attributes:
         num_raised: how often it raised.
         num_lost: how often an env runner failed with it in flight, or forgot it.
-        lost_alone: env runners above suspicion that failed while they had only this question. If only one env runner is
-            left, each of its failures counts.
+        lost_alone: the env runners that failed while they had only this question, and that had not failed without it.
+            If only one env runner is left, it may stand here twice.
         result: the sampled question, if it was sampled.
         cause: why the question was given up, if it was.
     """
@@ -115,9 +115,10 @@ class _Runner:
 class QuestionDispatcher:
     """Distributes questions over the healthy env runners of a group; if one fails, asks its questions again.
 
-    A question that is lost repeatedly becomes a suspect: it is asked alone, and given up if two env runners fail with
-    it that never failed without it, or the last one twice. The dispatcher works while `collect` waits; between two
-    calls the env runners continue with the questions that they have.
+    If an env runner fails, others get its questions. A question that two failing env runners had becomes a suspect: the
+    next env runner gets it alone. It is given up when two env runners have failed with it alone that had not failed
+    without it; if only one env runner is left, when that one has failed twice. The dispatcher works while `collect`
+    waits; between two calls the env runners continue with the questions that they have.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class QuestionDispatcher:
         #: Questions that no env runner has, in the order in which they are handed out, and suspects, to be asked alone.
         self._waiting: deque[_AskedQuestion] = deque()
         self._suspects: deque[_AskedQuestion] = deque()
-        self._missing: dict[QuestionRef, str] = {}
+        self._given_up: dict[QuestionRef, str] = {}
         self._metrics: dict[Purpose, list[dict[str, Any]]] = {purpose: [] for purpose in Purpose}
 
     def ask(self, refs: Sequence[QuestionRef]) -> None:
@@ -160,7 +161,7 @@ class QuestionDispatcher:
     def collect(self, refs: Sequence[QuestionRef], conditions: SamplingConditions) -> list[SampledQuestion]:
         """Waits for these questions, which were asked before, and returns them in their order.
 
-        Leaves out questions that were given up; `take_missing` returns them.
+        Leaves out questions that were given up; `take_given_up` returns them.
 
         Args:
             conditions: for the questions that are handed out meanwhile.
@@ -176,7 +177,7 @@ class QuestionDispatcher:
         while not all(self._asked[ref].has_ended for ref in refs) or (self._overlaps and self._waiting):
             self._exchange(conditions)
         questions = [self._asked.pop(ref) for ref in refs]
-        self._missing |= {q.ref: q.cause for q in questions if q.cause is not None}
+        self._given_up |= {q.ref: q.cause for q in questions if q.cause is not None}
         return [q.result for q in questions if q.result is not None]
 
     def num_questions(self, purpose: Purpose, limit: int) -> int:
@@ -215,10 +216,10 @@ class QuestionDispatcher:
                 f"{silent} of {healthy} env runners did not free GPU memory within {SLEEP_TIMEOUT_S:g} s."
             )
 
-    def take_missing(self) -> dict[QuestionRef, str]:
+    def take_given_up(self) -> dict[QuestionRef, str]:
         """The questions that `collect` left out, and why each was given up."""
-        missing, self._missing = self._missing, {}
-        return missing
+        given_up, self._given_up = self._given_up, {}
+        return given_up
 
     def take_metrics(self, purpose: Purpose) -> list[dict[str, Any]]:
         """The metrics that callbacks logged for questions of this purpose since the last call."""
@@ -234,7 +235,7 @@ class QuestionDispatcher:
         for runner in self._runners.values():
             runner.in_flight.clear()
             runner.call = None
-        for container in (self._asked, self._waiting, self._suspects, self._missing):
+        for container in (self._asked, self._waiting, self._suspects, self._given_up):
             container.clear()
 
     def _exchange(self, conditions: SamplingConditions) -> None:
@@ -242,13 +243,13 @@ class QuestionDispatcher:
         answers = self._answers(self._share_out(), conditions)
         causes = [cause for answer in answers if (cause := self._receive(*answer))]
         for cause in causes:
-            logger.warning("An env runner failed (%s); its questions are sampled again.", cause.splitlines()[0])
+            logger.warning("An env runner failed; its questions are sampled again.\n%s", cause)
         if causes or not (answers or any(runner.call is not None for runner in self._runners.values())):
             self._wait_for_env_runners(causes[-1] if causes else "no env runner is healthy")
         elif not self._is_local():
-            self._take_back()
+            self._restore_restarted()
 
-    def _take_back(self) -> None:
+    def _restore_restarted(self) -> None:
         """Restores env runners that Ray has restarted, as soon as one answers; until then the others go on."""
         actors = self._group._worker_manager.actors()
         for number in actors.keys() - set(self._group.healthy_env_runner_ids()):

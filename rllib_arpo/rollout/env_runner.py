@@ -285,8 +285,10 @@ class ARPOEnvRunner(MultiAgentEnvRunner):
         """
         try:
             return self._env_pool(purpose)[0].num_questions
-        except Exception as error:
+        except DataError as error:
             return Failure(str(error), retry=False, traceback=traceback.format_exc())
+        except Exception as error:
+            return Failure(f"{type(error).__name__}: {error}", retry=True, traceback=traceback.format_exc())
 
     @override(MultiAgentEnvRunner)
     def get_spaces(self) -> dict[str, tuple[Any, Any]]:

@@ -94,9 +94,9 @@ class ForkSchedule:
         self._candidates: list[ForkCandidate] = []
 
     def examined(self, agent_id: str, num_turns: int) -> None:
-        """Notes that the sampler has examined every node of this path down to depth `num_turns`.
+        """Notes that the entropies after this path's first `num_turns` responses are known.
 
-        The trajectory begins there, or the node's entropies are known.
+        A fork begins with those that it inherits.
         """
         self._examined[agent_id] = num_turns
 

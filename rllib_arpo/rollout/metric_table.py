@@ -101,6 +101,7 @@ def _forked_nodes(tree: QuestionTree) -> list[int]:
 
 
 _REWARD = "reward per TRAJECTORY (RLlib's own sum over agents would be M times that)"
+_ACCURACY = "mean over all trajectories, also those left out of training"
 _LENGTH = "turns on each question's longest path"
 _LEVELS = "nats a token, means over the windows of trajectories from the prompt"
 _DELTA = "dH over their nodes: mean and quantiles"
@@ -115,7 +116,7 @@ ROLLOUT_METRICS: tuple[Metric[Rollout], ...] = (
     Metric("episode_return_mean", _REWARD, each(QuestionTree.returns), console=("reward", "6.3f")),
     Metric("episode_return_min", _REWARD, each(QuestionTree.returns, min)),
     Metric("episode_return_max", _REWARD, each(QuestionTree.returns, max)),
-    Metric("accuracy", "mean over the trajectories", leaves(lambda t: t.accuracy), console=("acc", "4.2f")),
+    Metric("accuracy", _ACCURACY, leaves(lambda t: t.accuracy), console=("acc", "4.2f")),
     Metric("format_valid", "share of the trajectories", leaves(lambda t: t.format_valid)),
     *(
         Metric(

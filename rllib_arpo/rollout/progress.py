@@ -25,7 +25,9 @@ class RolloutProgress:
         self.total_questions = self.questions = self.tokens = self.forks = self.tools = 0
 
     def begin(self, num_questions: int, label: str | None = None, weights: int | None = None) -> None:
-        """Adds new questions. With a new label, new `weights` or after `end` it counts anew, also the questions left.
+        """Adds new questions.
+
+        With a new label, new `weights` or after `end` it begins at 0; unfinished questions stay in the total.
 
         Args:
             weights: their version.

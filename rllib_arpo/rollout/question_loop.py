@@ -86,7 +86,7 @@ class QuestionLoop:
             for numbered in enumerate(envs):
                 self._idle[purpose].put_nowait(numbered)
         self.in_flight.update(new)
-        self._call(lambda: [self._group.create_task(self._answer(ref, settings)) for ref in new])
+        self._call(lambda: [self._group.create_task(self._sample(ref, settings)) for ref in new])
 
     def take(self, timeout_s: float | None = None) -> list[SampledQuestion | FailedQuestion]:
         """The questions that have ended since the last call; waits for one up to `timeout_s` (None: for ever).
@@ -156,7 +156,7 @@ class QuestionLoop:
         finally:
             await asyncio.gather(*self._closings)
 
-    async def _answer(self, ref: QuestionRef, settings: RolloutSettings) -> None:
+    async def _sample(self, ref: QuestionRef, settings: RolloutSettings) -> None:
         index, env = await self._idle[ref.purpose].get()
         sampler = TreeSampler(
             env,

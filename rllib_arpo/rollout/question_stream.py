@@ -74,7 +74,7 @@ class QuestionStream:
             batch, asked, rounds = kept + fresh, asked + fresh, rounds + 1
         trained = [s for s in batch if has_signal(s.tree)] if config.max_resample_rounds else batch
         trained = trained or batch or asked
-        given_up = self._dispatcher.take_missing()
+        given_up = self._dispatcher.take_given_up()
         if not trained:
             raise RuntimeError(f"No question of the batch could be sampled. Last cause: {[*given_up.values()][-1]}")
         lag = max(weight_lag(s, conditions.weight_version) for s in asked)

@@ -83,7 +83,7 @@ class TreeSampler:
         self._group: asyncio.TaskGroup
         self._may_fork = True
         self._prefix_tokens_reused = 0
-        self._tokens_taken_back = 0
+        self._tokens_of_removed_forks = 0
         self._errors: list[TrajectoryError] = []
 
     async def sample(self) -> SampledQuestion:
@@ -114,7 +114,7 @@ class TreeSampler:
             seconds=self._seconds(),
             errors=tuple(self._errors),
             prefix_tokens_reused=self._prefix_tokens_reused,
-            tokens_taken_back=self._tokens_taken_back,
+            tokens_of_removed_forks=self._tokens_of_removed_forks,
             requests_refused=self._env.take_refused(),
             tools_offered=tuple(self._env.tool_names),
         )
@@ -215,7 +215,7 @@ class TreeSampler:
 
     async def _step(self, agent: Agent, finished: Finished, times: TurnTimes) -> None:
         try:
-            observation, reward, terminated, truncated, info = await self._answer(agent, finished)
+            observation, reward, terminated, truncated, info = await self._step_env(agent, finished)
         except asyncio.CancelledError:
             # The deadline (see `_settled`): the turn is whole, though its tool has not answered.
             agent.turns.append(turn_of(finished, times))
@@ -224,9 +224,9 @@ class TreeSampler:
             raise
         except Exception as error:
             if isinstance(error, ForkRefused) and agent.parent is not None and not agent.turns:
-                self._take_back(agent, agent.parent, error)
+                self._remove_fork(agent, agent.parent, error)
                 self._prefix_tokens_reused -= finished.num_cached_tokens
-                self._tokens_taken_back += len(finished.token_ids)
+                self._tokens_of_removed_forks += len(finished.token_ids)
                 return
             # A bug of the environment or of a tool ends only this trajectory.
             agent.turns.append(turn_of(finished, times))
@@ -256,7 +256,7 @@ class TreeSampler:
             if step.error is not None:
                 self._errors.append(TrajectoryError.of(step.error, agent.agent_id, step.stop_reason))
 
-    async def _answer(self, agent: Agent, finished: Finished) -> StepResult:
+    async def _step_env(self, agent: Agent, finished: Finished) -> StepResult:
         """The environment's answer to a turn: a tool's response, or the grade of the trajectory."""
         self._on_progress(tools=1)
         try:
@@ -378,7 +378,7 @@ class TreeSampler:
         self._may_fork = False
         self._errors.append(TrajectoryError.of(error, child_id, None))
 
-    def _take_back(self, child: Agent, parent: Agent, error: ForkRefused) -> None:
+    def _remove_fork(self, child: Agent, parent: Agent, error: ForkRefused) -> None:
         """Takes a fork out of the tree in its first turn; a top-up replaces it."""
         child.stop = StepInfo(stop_reason=StopReason.ERROR)
         del self._agents[child.agent_id]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from rllib_arpo.core.branching import has_fixed_threshold
+from rllib_arpo.core.branching import AUTO, rule_in_words, rules_with
 from rllib_arpo.core.figures import ExaminedNode
 from rllib_arpo.core.tree import QuestionTree
 
@@ -12,8 +13,7 @@ from rllib_arpo.core.tree import QuestionTree
 def first_batch_warnings(
     trees: Sequence[QuestionTree],
     nodes: Sequence[ExaminedNode],
-    branching: str,
-    branch_threshold: float | str,
+    settings: Mapping[str, Any],
     has_signal: bool,
     no_signal: str,
 ) -> Iterator[str]:
@@ -21,8 +21,7 @@ def first_batch_warnings(
 
     Args:
         nodes: the examined nodes of the trees.
-        branching: the name of the fork rule.
-        branch_threshold: tau. With "auto" the next batch's tau is lower if nothing forks.
+        settings: of the run, with its fork rule. If tau is "auto" and nothing forks, the next batch's tau is lower.
         has_signal: whether the first update may have an advantage other than 0.
         no_signal: if it has none: the likely cause, and what to do.
     """
@@ -37,13 +36,17 @@ def first_batch_warnings(
             "format at most: cold-start the model, or ask easier questions."
         )
     has_forks = any(tree.forks() for tree in trees)
+    branching, tau = settings["branching"], settings["branch_threshold"]
     if branching == "never" or has_forks or all(len(tree.trajectories) == len(tree.initial()) for tree in trees):
         return
     decided = [node for node in nodes if node.decision.eligible]
     if not nodes:
         yield "No trajectory of the first batch goes on after a tool's response, so nothing forks."
     # A response is not decided if, for example, the environment has refused the first fork, or roots were cut off.
-    elif decided and has_fixed_threshold(branching, branch_threshold):
+    elif decided and branching not in rules_with("branch_threshold"):
+        forks = rule_in_words(settings)
+        yield f"None of the {len(decided)} tool responses of the first batch forks: a run forks {forks}."
+    elif decided and tau != AUTO:
         yield (
             f"None of the {len(decided)} tool responses of the first batch forks: branch_threshold is too high; lower "
             'it, or set "auto".'

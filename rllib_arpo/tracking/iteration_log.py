@@ -58,9 +58,7 @@ class IterationLog:
         """Warns before the first update if there is nothing to learn (no `has_signal`), or no fork."""
         trees = [question.tree for question in sampled]
         nodes = [node for question in sampled for node in examined_nodes(question.tree, question.entropy_window)]
-        for warning in first_batch_warnings(
-            trees, nodes, config.branching, config.branch_threshold, has_signal, _why_no_signal(sampled)
-        ):
+        for warning in first_batch_warnings(trees, nodes, config.to_dict(), has_signal, _why_no_signal(sampled)):
             logger.warning("%s", warning)
 
     def rollout(self, metrics: Mapping[str, float]) -> None:

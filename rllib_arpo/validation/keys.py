@@ -11,7 +11,7 @@ from typing import Any
 from ray.rllib.algorithms.algorithm_config import AlgorithmConfig
 from ray.rllib.connectors.connector_v2 import ConnectorV2
 
-from rllib_arpo.core.branching import AUTO, looks_back, rules_with
+from rllib_arpo.core.branching import AUTO, looks_back, reads_p, rules_with
 from rllib_arpo.options.option import Reader
 from rllib_arpo.options.rules import (
     COUNT,
@@ -304,8 +304,13 @@ def _why_unread(config: AlgorithmConfig, key: str, value: Any) -> str | None:
     follows = (key, value) == ("branch_threshold", AUTO) and reads_tau
     follows |= key == "branching" and isinstance(value, str) and looks_back(value)
     threshold = config.evaluation_config.get("branch_threshold", config.branch_threshold)
-    if reads_tau and threshold == AUTO and key in _UNITS_OF_RISES:
-        return "tau follows training's rises, which have another unit; give evaluation a number as branch_threshold"
+    if samples and key in _UNITS_OF_RISES:
+        if reads_tau and threshold == AUTO:
+            return "tau follows training's rises, which have another unit; give evaluation a number as branch_threshold"
+        if isinstance(rule, str) and looks_back(rule):
+            return "the rule takes training's rises, which have another unit; take another branching"
+        if reads_p(rule) and config.evaluation_config.get("entropy_baseline", config.entropy_baseline) == "running":
+            return "the baseline is training's mean, which has another unit; take another entropy_baseline"
     if reader is Reader.SHARED or (samples and follows):
         return "evaluation takes it from training; set it outside evaluation_config"
     if reader is Reader.TRAINING:

@@ -92,7 +92,10 @@ def _parts(weights: Mapping[str, Tensor], dtype: torch.dtype | None, part_bytes:
 
 
 class _Leaving:
-    """A part on its way to the CPU. If learners have pieces of tensors, all assemble them, and one `keeps` them."""
+    """One part of the weights while it is copied to the CPU.
+
+    All learners assemble tensors that are split over them; only the one with `keeps` stores them.
+    """
 
     def __init__(self, part: Mapping[str, Tensor], dtype: torch.dtype | None, *, keeps: bool):
         import torch

@@ -58,7 +58,7 @@ class WeightSync(ABC):
         self._learner_group = learner_group
 
     def push(self, group: EnvRunnerGroup, runners: list[int] | None = None) -> int:
-        """Brings the learner's current weights to the engines and waits until each computes with them.
+        """Brings the learner's current weights to the engines, and waits until each has passed the check.
 
         Running requests continue with the new weights. An env runner that dies meanwhile is left out: Ray restarts it
         without weights, and another call brings them.
@@ -250,10 +250,10 @@ def arguments_of_load(snapshot: WeightSnapshot, timeout_s: float, update_info: d
 
 
 def _take_group(learner: ARPOTorchLearner, engines: dict[ActorHandle, str]) -> EngineGroup | None:
-    """The group of these engines that an earlier transfer has left, if all of them are still in it.
+    """The group that an earlier transfer made of exactly these engines, if every one is still in it.
 
-    An engine is in the last group that it has joined, and after a restart in none. Otherwise all their groups are
-    closed.
+    An engine is in the group that it joined last, and after a restart in none. If the group cannot be used, all groups
+    with one of these engines are closed.
     """
     groups, members = learner.engine_groups, frozenset(engines)
     left = {others: groups.pop(others) for others in [*groups] if others & members}

@@ -66,6 +66,15 @@ def test_a_share_asks_again_what_was_nearest_to_one_half_and_longest_ago(share, 
     assert drawn(begun(share), range(5, 10)) == questions
 
 
+def test_of_rates_equally_near_to_one_half_the_one_asked_longest_ago_comes_first():
+    draws = PrioritizedDraws(0.5)
+    assert drawn(draws, range(3)) == [0, 1, 2]
+    for number, right in ((0, 3), (1, 7), (2, 3)):
+        draws.ended(number, tree(number, *[1.0] * right, *[0.0] * (10 - right)))
+    assert abs(0.3 - 0.5) != abs(0.7 - 0.5), "of floats"
+    assert drawn(draws, range(3, 9)) == [0, 1, 2, 3, 4, 5]
+
+
 def test_a_share_is_rounded_down_but_not_below_a_whole_number():
     assert 0.58 * 50 < 29
     assert [num_repeats(share, 50) for share in (0.0, 0.58, 0.59)] == [0, 29, 29]

@@ -231,7 +231,7 @@ class FakeDispatcher:
         with_sample = [ref for ref in refs if self.oldest[ref.number]]
         return [SampledQuestion(ref, TreeEpisode(sampled_by(self.oldest[ref.number].pop(0)))) for ref in with_sample]
 
-    def take_missing(self):
+    def take_given_up(self):
         missing, self.missing = self.missing, {}
         return missing
 

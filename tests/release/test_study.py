@@ -13,6 +13,7 @@ import release.evidence.study
 import rllib_arpo
 from release.evidence.study import (
     arguments_of,
+    arm_config_of,
     find,
     jobs_of,
     main,
@@ -26,6 +27,8 @@ from release.evidence.study import (
 from release.evidence.study_file import FOLDER, read_study
 from release.evidence.study_rows import COLUMNS, append_row, read_run, read_table, run_path, write_table
 from release.evidence.study_table import all_tables
+from rllib_arpo.arpo import ARPO
+from tests.release import tiny_recipe
 from tests.release.study_rows import STARTS, TEXT, make_row, write_run, write_study
 
 
@@ -41,6 +44,8 @@ from tests.release.study_rows import STARTS, TEXT, make_row, write_run, write_st
     ('threshold: ""', 'grpo: ""',
      ": is not YAML (the key 'grpo' appears twice in \"<unicode string>\", line 13, column 3: grpo: \"\" ^)."),
     ('threshold: ""\n', "threshold:\n", ": arms: threshold: Input should be a valid dictionary or instance of Arm"),
+    ('threshold: ""\n', "threshold: {arguments: '', name: grpo}\n",
+     ": arm threshold: its name is its key, so it takes no `name`."),
     ("evaluate_every: 2\n", "evaluate_every: 3\n",
      ": arm grpo: iterations=4 is not a multiple of evaluate_every=3."),
     ("fork_rate_of: threshold", "fork_rate_of: none",
@@ -50,6 +55,8 @@ from tests.release.study_rows import STARTS, TEXT, make_row, write_run, write_st
     ("seeds: [0, 1]\n", STARTS.replace("[2]", "[1]"), ": start_models: two of them have the seed 1."),
     ("seeds: [0, 1]\n", f"seeds: [0, 3]\n{STARTS}", ": arm grpo: none of the start_models has its seed 3."),
     ("seeds: [0, 1]\n", STARTS.replace("seeds: [2], ", ""), ": start_models: 1: seeds: Field required"),
+    ("seeds: [0, 1]\n", "start_models: [{seeds: 5}]\n", ": start_models: 0: seeds: Input should be a valid list"),
+    ("seeds: [0, 1]\n", "start_models: []\n", ": seeds: Field required"),
     ("seeds: [0, 1]\n", STARTS.replace("77a4b2", ""),
      ": start_models: 1: sha256: String should match pattern '^[0-9a-f]{12}$'"),
 ])  # fmt: skip
@@ -102,6 +109,61 @@ def test_seeds_are_nested_in_start_models(tmp_path):
     assert told == [["--cold-start-seed", "0"], ["--cold-start-seed", "0"], ["--start-model", "b"]]
     with pytest.raises(ValueError, match=r"tiny_study\.yaml: none of the start_models has the seed 7\.$"):
         arguments_of(study, study.arms["grpo"], 7, tmp_path)
+
+
+def test_only_runs_that_are_planned_are_run(tmp_path):
+    study = write_study(tmp_path, TEXT.replace("grpo: --algo GRPO", "grpo: {arguments: --algo GRPO, seeds: [0]}"))
+    assert [str(job) for job in jobs_of(study, ["grpo", "threshold"], [1], tmp_path)] == ["threshold, seed 1"]
+    with pytest.raises(ValueError, match=r"tiny_study\.yaml: plans no run with seed 9\.$"):
+        jobs_of(study, None, [0, 9], tmp_path)
+    with pytest.raises(ValueError, match=r"tiny_study\.yaml: plans no run with seed 1\.$"):
+        jobs_of(study, ["grpo"], [1], tmp_path)
+
+
+def test_a_recipe_reads_its_own_options_in_a_study(tmp_path, model_folder, monkeypatch):
+    monkeypatch.setenv("TINY_MODEL", model_folder)
+    study = write_study(tmp_path)
+    config = arm_config_of(study, ["--evaluation-duration", "7", "--num-env-runners", "2"])
+    assert (config.evaluation_duration, config.num_env_runners, config.num_gpus_per_learner) == (7, 2, 0)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    config = arm_config_of(study, [])
+    assert (config.num_gpus_per_learner, config.sleep_level) == (1, 2)
+
+
+@pytest.mark.parametrize("option", ["--stop-iters 3", "--seed 5", "--resume"])
+def test_an_option_that_a_study_does_not_read_is_refused(tmp_path, model_folder, monkeypatch, option):
+    monkeypatch.setenv("TINY_MODEL", model_folder)
+    study = write_study(tmp_path, TEXT.replace("--algo GRPO", f"--algo GRPO {option}"))
+    named = option.split()[0]
+    with pytest.raises(ValueError, match=f"^arm grpo: {named}: a study does not take it from the recipe's arguments"):
+        prepare(jobs_of(study, None, None, tmp_path))
+
+
+def test_a_study_that_would_evaluate_on_the_questions_of_training_is_refused(tmp_path, model_folder, monkeypatch):
+    monkeypatch.setenv("TINY_MODEL", model_folder)
+    made = tiny_recipe.make_config
+
+    def without_test_split(model, args):
+        config = made(model, args)
+        config.evaluation_config = {}
+        return config
+
+    monkeypatch.setattr(tiny_recipe, "make_config", without_test_split)
+    with pytest.raises(ValueError, match=r"^arm grpo: the evaluation asks training's questions; evaluation_config="):
+        prepare(jobs_of(write_study(tmp_path), None, None, tmp_path))
+
+
+def test_a_start_model_with_other_weights_than_the_rows_have_is_refused_before_anything_runs(
+    tmp_path, model_folder, monkeypatch
+):
+    monkeypatch.setenv("TINY_MODEL", model_folder)
+    study, made = write_study(tmp_path), weights_hash(model_folder)
+    write_run(tmp_path, study, "grpo", 0, *range(5), start_model=made)
+    prepare(jobs_of(study, ["threshold"], None, tmp_path))
+    path = write_run(tmp_path, study, "grpo", 1, *range(5), start_model="0" * 12)
+    with pytest.raises(ValueError) as raised:
+        prepare(jobs_of(study, ["threshold"], None, tmp_path))
+    assert str(raised.value) == f"{path}: its run began with the start model {'0' * 12}; here it would be {made}."
 
 
 def test_only_the_start_models_of_the_named_seeds_are_made(tmp_path, model_folder, monkeypatch):
@@ -243,8 +305,10 @@ def test_runs_that_were_planned_and_have_no_row_are_named(tmp_path, capsys):
     missing = "grpo, seed 1; threshold, seed 0; threshold, seed 1"
     assert capsys.readouterr().out.rstrip().endswith(f"- planned, without a row: {missing}")
     chosen.arms, chosen.seeds = ["grpo"], [0]
+    rows += [row | {"seed": 1} for row in rows]
     show(study, rows, chosen)
-    assert "without a row" not in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "without a row" not in shown and "| grpo | 1 | " in shown
 
 
 def test_random_forks_at_another_rate_are_refused(plan, tmp_path):
@@ -266,6 +330,7 @@ def test_two_calls_do_not_write_into_one_folder(tmp_path):
 def test_a_row_has_all_columns(tmp_path):
     path, table = tmp_path / "a-0.jsonl", tmp_path / "rows.parquet"
     append_row(path, {"arm": "a", "seed": 0, "iteration": 1, "delta": -0.5})
+    path.write_text(path.read_text().replace(', "start_model": null', ""))  # A column that is newer than the row.
     (row,) = read_run(path)
     assert row == dict.fromkeys(COLUMNS) | {"arm": "a", "seed": 0, "iteration": 1, "delta": -0.5}
     rows = [make_row("a", 0, 0, 5, 0.5, delta=float("nan")), row]
@@ -297,6 +362,7 @@ def test_a_study_of_a_recipe_in_a_folder_of_its_own(tmp_path, model_folder, monk
     assert "\n| grpo | 1 | " in table.stdout
 
 
+evaluate = ARPO.evaluate
 #: What depends on the clock.
 CLOCK = {"seconds", "cpu_seconds"}
 
@@ -309,10 +375,14 @@ def test_a_row_made_again_is_the_same(ray_cluster, model_folder, tmp_path, monke
     """A killed run's rows are deleted, and the run is begun anew; each iteration is a row."""
     monkeypatch.setenv("TINY_MODEL", model_folder)
     study = write_study(tmp_path, TEXT.replace("iterations: 4", "iterations: 2"))
+    evaluated = []
+    monkeypatch.setattr(ARPO, "evaluate", lambda own, *_: evaluated.append(own.iteration) or evaluate(own))
     made = []
     for _ in range(2):
+        evaluated.clear()
         run_one(study, study.arms["threshold"], 3, tmp_path)
         made.append(read_run(run_path(tmp_path, "threshold", 3)))
+        assert evaluated == [0, 2], "not once more in the first update"
     first, second = made
     assert without_clock(first) == without_clock(second)
     assert [row["iteration"] for row in first] == [0, 1, 2]

@@ -137,9 +137,17 @@ def test_runs_of_a_seed_that_begin_with_other_models_are_refused():
     rows = [make_row(arm, seed, 0, 0, begin) for arm, seed, begin in (("a", 0, 0.25), ("a", 1, 0.5), ("b", 0, 0.5))]
     assert len(finished_runs(rows[:2])[0]) == 2
     with pytest.raises(
-        ValueError, match=r"^seed 0: b begins with the accuracy 0\.5, a with 0\.25: they start from dif"
+        ValueError, match=r"^seed 0: b begins with the accuracy 0\.5, a with the accuracy 0\.25: they start from dif"
     ):
         finished_runs(rows)
+    # A sampled accuracy may differ where the model is the same.
+    named = [row | {"start_model": "x"} for row in rows]
+    assert len(finished_runs(named)[0]) == 3
+    named[2]["start_model"] = "y"
+    with pytest.raises(ValueError, match=r"^seed 0: b begins with y, a with x: they start from different models\b"):
+        finished_runs(named)
+    with pytest.raises(ValueError, match=r"^b, seed 5: does not say its start model, and other runs do\.$"):
+        finished_runs([*named[:2], rows[2] | {"seed": 5}])
 
 
 def of_starts(gains: dict[str, list[float]]) -> list[dict]:

@@ -4,6 +4,7 @@ import os
 
 from rllib_arpo import ARPOConfig
 from rllib_arpo.recipes import add_arm_args, arm_config, recipe_parser
+from rllib_arpo.tracking.before_training import EvaluateBeforeTraining
 
 parser = add_arm_args(recipe_parser(stop_reward=1.0, stop_iters=1))
 parser.add_argument("--lr", type=float, default=1e-3)
@@ -28,6 +29,7 @@ def make_config(model: str, args) -> ARPOConfig:
         .env_runners(num_env_runners=0, num_cpus_per_env_runner=0.5, num_envs_per_env_runner=2)
         .learners(num_learners=0, num_cpus_per_learner=0.5)
         .evaluation(evaluation_interval=1, evaluation_duration=3, evaluation_config={"env_config": {"split": "test"}})
+        .callbacks([EvaluateBeforeTraining])
         .reporting(show_progress=False)
         .debugging(seed=args.seed, log_level="ERROR")
     )

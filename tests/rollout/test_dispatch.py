@@ -330,18 +330,22 @@ def test_three_failures_in_a_row_of_every_env_runner_name_the_cause(make_group):
         sample(dispatcher, range(12))
 
 
-def test_an_env_runner_that_fails_again_and_again_is_ended_and_the_others_go_on(make_group):
-    group, dispatcher = make_group({1: [], 2: [DIES] * 3, 3: []})
+def test_an_env_runner_that_fails_again_and_again_is_ended_and_the_others_go_on(make_group, caplog):
+    failure = Failure("KeyError: 'a'", retry=True, traceback="in line 5 of mine.py")
+    group, dispatcher = make_group({1: [], 2: [DIES, DIES, failure], 3: []})
     assert sample(dispatcher, range(12)) == list(range(12))
     assert group.ended == {2}
+    told = [record.message for record in caplog.records if "its questions are sampled again" in record.message]
+    assert len(told) == 3 and "out of memory" in told[0]
+    assert told[2].endswith("env runner 2: KeyError: 'a'\nin line 5 of mine.py")
 
 
 def test_a_question_that_raises_is_asked_three_times(make_group):
     group, dispatcher = make_group({1: []})
     group.raising = {1}
     assert sample(dispatcher, range(4)) == [0, 2, 3]
-    assert dispatcher.take_missing() == {QuestionRef(1): "ValueError: a bug"}
-    assert dispatcher.take_missing() == {}
+    assert dispatcher.take_given_up() == {QuestionRef(1): "ValueError: a bug"}
+    assert dispatcher.take_given_up() == {}
     assert group.asked == [(1, [0, 1]), (1, [1, 2]), (1, [1, 3])]
 
 
@@ -350,7 +354,7 @@ def test_a_suspect_that_raises_is_asked_alone_again(make_group):
     group, dispatcher = make_group({1: [DIES, DIES, 1, 1, DIES]})
     group.raising = {1}
     assert sample(dispatcher, range(4)) == [0, 2, 3]
-    assert dispatcher.take_missing() == {QuestionRef(1): "ValueError: a bug"}
+    assert dispatcher.take_given_up() == {QuestionRef(1): "ValueError: a bug"}
     assert group.asked == [(1, [0, 1]), (1, [0, 1]), (1, [0]), (1, [1]), (1, [1]), (1, [1]), (1, [1]), (1, [2, 3])]
 
 
@@ -359,7 +363,7 @@ def test_a_question_that_kills_every_env_runner_is_given_up_and_no_other(make_gr
     group, dispatcher = make_group({runner: [] for runner in range(1, runners + 1)})
     group.deadly = {deadly}
     assert sample(dispatcher, range(number)) == [n for n in range(number) if n != deadly]
-    assert list(dispatcher.take_missing()) == [QuestionRef(deadly)]
+    assert list(dispatcher.take_given_up()) == [QuestionRef(deadly)]
 
 
 def test_what_is_missing_in_a_batch_that_is_read_ahead_is_told_with_that_batch(make_group):
@@ -367,9 +371,9 @@ def test_what_is_missing_in_a_batch_that_is_read_ahead_is_told_with_that_batch(m
     group.raising = {3}
     dispatcher.ask(question_refs(range(4)))
     assert collect(dispatcher, range(2)) == [0, 1]
-    assert dispatcher.take_missing() == {}
+    assert dispatcher.take_given_up() == {}
     assert collect(dispatcher, range(2, 4)) == [2]
-    assert list(dispatcher.take_missing()) == [QuestionRef(3)]
+    assert list(dispatcher.take_given_up()) == [QuestionRef(3)]
 
 
 def test_failures_that_are_not_in_a_row_do_not_add_up(make_group):

@@ -88,6 +88,16 @@ def test_environments_of_evaluation_that_cannot_be_made_do_not_cost_the_env_runn
     runner.stop()
 
 
+def test_an_environment_that_raises_when_it_is_asked_for_its_questions_is_named_with_its_error(model_folder):
+    class Mine(ScriptedEnv):
+        num_questions = property(lambda self: {}["rows"], lambda self, number: None)
+
+    runner = ARPOEnvRunner(small_config(model_folder).environment(Mine))
+    failure = runner.num_questions(Purpose.TRAINING)
+    assert (failure.message, failure.retry) == ("KeyError: 'rows'", True)
+    runner.stop()
+
+
 def test_the_progress_begins_anew_when_the_engine_has_new_weights(model_folder, monkeypatch):
     rllib_arpo.register()
     runner, begun = ARPOEnvRunner(small_config(model_folder)), []

@@ -59,7 +59,8 @@ def warnings(
     *stats: Asked, branching: str = "threshold", threshold: float | str = 0.5, learns: bool = True
 ) -> list[str]:
     told = "the questions are too easy: ask others"
-    return list(first_batch_warnings(*parts(stats), branching, threshold, learns, told))
+    settings = {"branching": branching, "branch_threshold": threshold, "branch_depth": 9}
+    return list(first_batch_warnings(*parts(stats), settings, learns, told))
 
 
 NOTHING = asked("00", "00", "01", pays=[0.0, -1.0, 0.0, 0.0])
@@ -98,7 +99,9 @@ def test_forks_with_nothing_to_work_with(forked, told):
         replace(one, nodes=tuple(replace(n, decision=replace(n.decision, eligible=False)) for n in one.nodes))
         for one in stats
     ]
-    assert warnings(*undecided) == warnings(*stats, branching="random") == ([told] if "goes on" in told else [])
+    assert warnings(*undecided) == ([told] if "goes on" in told else [])
+    nowhere = "None of the 8 tool responses of the first batch forks: a run forks at tool response 9 of a path."
+    assert warnings(*stats, branching="depth") == [told if "goes on" in told else nowhere]
     # Without trajectories beside the roots there is nothing to fork.
     assert warnings(asked("10", "", forked), asked("00", "", forked)) == []
 

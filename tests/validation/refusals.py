@@ -144,6 +144,10 @@ FURTHER: tuple[dict[str, Any], ...] = (
     {"branch_threshold": 0.6,
      "evaluation_config": {"explore": True, "branching": "threshold", "branch_threshold": "auto"}},
     {"evaluation_config": {"explore": True, "branching": "threshold", "entropy_window": 5}},
+    {"branching": "permuted", "branch_threshold": 0.6,
+     "evaluation_config": {"explore": True, "branching": "permuted", "entropy_window": 5}},
+    {"branch_threshold": 0.6, "entropy_baseline": "running",
+     "evaluation_config": {"explore": True, "branching": "threshold", "entropy_window": 5}},
     {"evaluation_config": {"explore": True, "branching": "threshold", "num_rollouts": 1}},
     {"evaluation_config": {"env_config": {"spli": "test"}}, "evaluation_num_env_runners": 1},
 )  # fmt: skip
