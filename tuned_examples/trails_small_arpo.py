@@ -31,9 +31,9 @@ from tuned_examples.trails_models import small_model
 
 parser = add_arm_args(recipe_parser(stop_reward=1.0, stop_iters=24))
 parser.add_argument("--form", choices=FORMS, default=MAIN.name, help="of the trails: where the model has to choose")
-model = parser.add_mutually_exclusive_group()
-model.add_argument("--cold-start-seed", type=int, default=0, help="of the model that the recipe makes")
-model.add_argument("--start-model", metavar="FOLDER", help="starts from this model, and makes none")
+start = parser.add_mutually_exclusive_group()
+start.add_argument("--cold-start-seed", type=int, default=0, help="of the model that the recipe makes")
+start.add_argument("--start-model", metavar="FOLDER", help="starts from this model, and makes none")
 parser.add_argument("--lr", type=float, default=2e-4, help="the learning rate")
 parser.add_argument("--num-threads", type=int, default=1, help="CPU threads of the engine, and of the learner")
 

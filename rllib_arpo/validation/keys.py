@@ -304,10 +304,10 @@ def _why_unread(config: AlgorithmConfig, key: str, value: Any) -> str | None:
     follows = (key, value) == ("branch_threshold", AUTO) and reads_tau
     follows |= key == "branching" and isinstance(value, str) and looks_back(value)
     threshold = config.evaluation_config.get("branch_threshold", config.branch_threshold)
-    if samples and key in _UNITS_OF_RISES:
+    if samples and isinstance(rule, str) and key in _UNITS_OF_RISES:
         if reads_tau and threshold == AUTO:
             return "tau follows training's rises, which have another unit; give evaluation a number as branch_threshold"
-        if isinstance(rule, str) and looks_back(rule):
+        if looks_back(rule):
             return "the rule takes training's rises, which have another unit; take another branching"
         if reads_p(rule) and config.evaluation_config.get("entropy_baseline", config.entropy_baseline) == "running":
             return "the baseline is training's mean, which has another unit; take another entropy_baseline"
