@@ -25,12 +25,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NoReturn
 
 import torch
 
 from release.evidence.study_figures import finished_runs
-from release.evidence.study_file import Arm, Study, read_study, study_of
+from release.evidence.study_file import Arm, StartModel, Study, read_study, recipe_code, study_of
 from release.evidence.study_rows import (
     LEARNER_METRICS,
     ROLLOUT_METRICS,
@@ -97,13 +97,18 @@ class Job:
         if self.source is not None:
             self.source.check()
         rows = read_run(self.path)
-        wanted = {"settings_hash": self.study.settings_hash(self.arm), "package_version": package_version()}
-        if rows and self.can_start:
+        if not rows:
+            return
+        wanted: dict[str, Any] = {"study": self.study.name, "last_iteration": self.arm.iterations}
+        if self.can_start:
             wanted["arguments"] = shlex.join(arguments_of(self.study, self.arm, self.seed, self.output))
+        # Last comes what may be the recipe's code, `evaluate_every` or the arm with the fork rate.
+        wanted |= {"package_version": package_version(), "settings_hash": self.study.settings_hash(self.arm)}
         for column, value in wanted.items():
-            if rows and rows[0][column] != value:
+            if rows[0][column] != value:
                 raise ValueError(
-                    f"{self.path}: its run had {column}={rows[0][column]!r}, not {value!r}; name another --output."
+                    f"{self.path}: its run had {column}={rows[0][column]!r}, not {value!r}; name another --output, or "
+                    "delete this file."
                 )
 
 
@@ -118,12 +123,9 @@ def jobs_of(study: Study, arms: Sequence[str] | None, seeds: Sequence[int] | Non
         ValueError: an arm does not exist, or none of the arms plans a seed.
     """
     chosen = study.arms_to_run(arms)
-    planned = set().union(*(arm.seeds for arm in chosen))
-    if unknown := sorted(set(seeds or ()) - planned):
-        raise ValueError(f"{study.path}: plans no run with seed {unknown[0]}.")
-    wanted = planned if seeds is None else set(seeds)
-    found = [Job(study, arm, seed, output) for arm in chosen for seed in {*arm.seeds} & wanted]
-    return sorted(found, key=lambda job: job.seed)
+    study.check_seeds(seeds, chosen)
+    wanted = [(arm, seed) for arm in chosen for seed in arm.seeds if seeds is None or seed in seeds]
+    return sorted((Job(study, arm, seed, output) for arm, seed in wanted), key=lambda job: job.seed)
 
 
 def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subprocess.Popen]) -> list[Job]:
@@ -147,19 +149,34 @@ def run_missing(jobs: Sequence[Job], at_a_time: int, start: Callable[[Job], subp
                 pending.remove(job)
                 running.append((job, start(job)))
             if not running:
-                print(f"not run, since the run with their fork rate is missing: {'; '.join(map(str, pending))}")
+                waiting = "; ".join(f"{job} (of {job.source})" for job in pending)
+                print(f"not run, since the run with their fork rate is missing: {waiting}")
                 return [*failed, *pending]
             time.sleep(POLL_S)
             for job, process in [one for one in running if one[1].poll() is not None]:
                 running.remove((job, process))
                 failed += [job] if process.returncode else []
-                outcome = f"failed, see {job.path.with_suffix('.log')}" if process.returncode else "done"
+                log = job.path.with_suffix(".log")
+                outcome = f"failed ({_cause(process.returncode, log)}), see {log}" if process.returncode else "done"
                 done, minutes = total - len(pending) - len(running), (time.monotonic() - begin) / 60
                 print(f"{job}: {outcome}; {done} of {total} runs after {minutes:.0f} min", flush=True)
+                for line in dict.fromkeys(line for line in _lines(log) if line.startswith("WARNING rllib_arpo")):
+                    print(f"  {line}", flush=True)
     finally:
         for _, process in running:
             process.terminate()
     return failed
+
+
+def _lines(log: Path) -> list[str]:
+    return log.read_text(errors="replace").splitlines() if log.is_file() else []
+
+
+def _cause(code: int, log: Path) -> str:
+    """Why a run failed: the signal that ended it, or the last line of its log."""
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}"
+    return next((line.strip() for line in reversed(_lines(log)) if line.strip()), f"exit status {code}")
 
 
 def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Popen]:
@@ -192,13 +209,19 @@ def process_of(lock: IO[str], at_a_time: int) -> Callable[[Job], subprocess.Pope
 
 def run_study(study: Study, args: argparse.Namespace) -> int:
     """Runs what is missing, shows what there is, and returns how many runs failed."""
+    if args.output.is_file():
+        raise ValueError(f"--output {args.output}: is a file, and must be a folder.")
+    recipe_code(study.recipe)
     jobs = jobs_of(study, args.arms, args.seeds, args.output)
-    args.output.mkdir(parents=True, exist_ok=True)
+    can_run = [name for name, arm in study.arms.items() if arm.last_commit is None]
+    for job in jobs_of(study, can_run, None, args.output):
+        job.check()  # Rows of other arms also enter the tables.
     prepare([job for job in jobs if not job.is_finished])
+    args.output.mkdir(parents=True, exist_ok=True)
     with (args.output / "lock").open("w") as lock:
         failed = run_missing(jobs, study.jobs, process_of(lock, study.jobs))
-    rows = [row for row in read_output(args.output) if row["arm"] in study.arms]
-    if finished := finished_runs(rows)[0]:
+    rows = read_output(args.output)
+    if finished := finished_runs(_planned(study, rows))[0]:
         write_table([row for one in finished for row in one.rows], args.output / "rows.parquet")
     show(study, rows, args)
     if failed:
@@ -207,24 +230,42 @@ def run_study(study: Study, args: argparse.Namespace) -> int:
 
 
 def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
-    """Prints the tables of the chosen arms, and writes them with the curves to `args.output` if it is given.
+    """Prints the tables of the chosen arms and seeds; writes all tables and curves to `args.output` if it is given.
 
-    Runs that were planned and have no row are named at the end.
+    Runs that were planned and have no row, and those that were not planned, are named at the end.
     """
-    seeds = {row["seed"] for row in rows} if args.seeds is None else {*args.seeds}
-    chosen = [row for row in rows if row["seed"] in seeds and (args.arms is None or row["arm"] in args.arms)]
-    tables = all_tables(chosen, args.baseline or study.baseline, study.accuracies_to_reach, study.calls)
-    begun = {(row["arm"], row["seed"]) for row in chosen}
-    planned = [(arm.name, seed) for arm in study.arms_named(args.arms) for seed in arm.seeds]
-    planned = [run for run in planned if args.seeds is None or run[1] in args.seeds]
-    if missing := [f"{name}, seed {seed}" for name, seed in planned if (name, seed) not in begun]:
-        tables += f"- planned, without a row: {'; '.join(missing)}\n"
-    print(tables)
-    finished, _ = finished_runs(chosen)
+    planned = _planned(study, rows)
+    print(_tables(study, rows, args.baseline, args.arms, args.seeds))
+    finished, _ = finished_runs(planned)
     if args.output is not None and finished:
         args.output.mkdir(parents=True, exist_ok=True)
-        (args.output / "tables.md").write_text(tables)
+        (args.output / "tables.md").write_text(_tables(study, rows, args.baseline))
         draw_curves(finished, args.output / "curves.png")
+
+
+def _planned(study: Study, rows: Iterable[Row]) -> list[Row]:
+    """The rows of runs that the study plans."""
+    return [row for row in rows if row["arm"] in study.arms and row["seed"] in study.arms[row["arm"]].seeds]
+
+
+def _tables(
+    study: Study,
+    rows: Sequence[Row],
+    baseline: str | None,
+    arms: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+) -> str:
+    chosen = [row for row in _planned(study, rows) if seeds is None or row["seed"] in seeds]
+    tables = all_tables(chosen, baseline or study.baseline, study.accuracies_to_reach, study.calls, arms)
+    begun = {(row["arm"], row["seed"]) for row in rows}
+    plan = {(arm.name, seed) for arm in study.arms.values() for seed in arm.seeds}
+    shown = [run for run in sorted(plan - begun) if arms is None or run[0] in arms]
+    missing = [f"{arm}, seed {seed}" for arm, seed in shown if seeds is None or seed in seeds]
+    if missing:
+        tables += f"- planned, without a row: {'; '.join(missing)}\n"
+    if others := [f"{arm}, seed {seed}" for arm, seed in sorted(begun - plan)]:
+        tables += f"- not planned, left out: {'; '.join(others)}\n"
+    return tables
 
 
 def run_one(study: Study, arm: Arm, seed: int, output: Path) -> None:
@@ -275,30 +316,44 @@ def prepare(jobs: Iterable[Job]) -> None:
             checked |= names
             try:
                 arguments = [*job.study.all_arguments(job.arm, rate), *start.arguments]
-                refuse_unread(job.study, arguments)
+                _refuse_unread(job.study, arguments)
                 config = arm_config_of(job.study, arguments)
+                if rate is not None and config.branching != "random":
+                    raise ValueError("fork_rate_of needs --branching random.")
                 config.validate()
                 if asks_training_questions(config, config.get_evaluation_config_object()):
                     raise ValueError(f"the evaluation asks training's questions; {OTHER_QUESTIONS}.")
+                if job.source is not None and _config(job.source, None, start).branching == "never":
+                    raise ValueError(f"fork_rate_of: {job.source.arm.name} never forks.")
             except ValueError as error:
                 raise ValueError(f"arm {job.arm.name}: {error}") from error
+            except Exception as error:
+                error.add_note(f"This was arm {job.arm.name} of {job.study.path}.")
+                raise
             models[named] = weights_hash(config.model_name_or_path)
         made = models[named]
         if start.sha256 not in (None, made):
             raise ValueError(f"start_models: {named!r} gives {made}, not {start.sha256}.")
-        for path in job.output.glob(f"*-{job.seed}.jsonl"):
+        if twice := [other for other, weights in models.items() if weights == made and other != named]:
+            raise ValueError(f"start_models: {twice[0]!r} and {named!r} give the same weights.")
+        for path in (run_path(job.output, arm, job.seed) for arm in job.study.arms):
             if (rows := read_run(path)) and rows[0]["start_model"] not in (None, made):
                 raise ValueError(
                     f"{path}: its run began with the start model {rows[0]['start_model']}; here it would be {made}."
                 )
 
 
-def refuse_unread(study: Study, arguments: Sequence[str]) -> None:
+def _config(job: Job, rate: float | None, start: StartModel) -> ARPOConfig:
+    return arm_config_of(job.study, [*job.study.all_arguments(job.arm, rate), *start.arguments])
+
+
+def _refuse_unread(study: Study, arguments: Sequence[str]) -> None:
     """Raises ValueError if the recipe's arguments have an option that a study sets itself, or does not read."""
-    parser = load_recipe(study.recipe).parser
-    for name, value in vars(parser.parse_args(list(arguments))).items():
-        if name in UNREAD and value != parser.get_default(name):
-            raise ValueError(f"--{name.replace('_', '-')}: a study does not take it from the recipe's arguments.")
+    options = load_recipe(study.recipe).parser._option_string_actions
+    for option in (argument.partition("=")[0] for argument in arguments):
+        if option in options and options[option].dest in UNREAD:
+            hint = "; use the key `iterations`" if options[option].dest == "stop_iters" else ""
+            raise ValueError(f"{option}: a study does not take it from the recipe's arguments{hint}.")
 
 
 @functools.cache
@@ -316,11 +371,15 @@ def weights_hash(model: str) -> str:
 def arm_config_of(study: Study, arguments: Sequence[str]) -> ARPOConfig:
     """The configuration of the recipe's own run; but it evaluates only when the study asks."""
     recipe = load_recipe(study.recipe)
-    recipe.parser.prog = study.recipe
+    recipe.parser.error = _refuse
     args = recipe.parser.parse_args(list(arguments))
     config: ARPOConfig = recipe.make_config(recipe.make_model(args), args)
     use_arguments(config, args, torch.cuda.device_count())
     return config.evaluation(evaluation_interval=None)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise ValueError(message)
 
 
 def _train(algorithm: Any, totals: dict[str, Any]) -> dict[str, Any]:
@@ -372,9 +431,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="the folder of the runs")
     parser.add_argument("--arms", nargs="+", help="the arms to run or show; default: all")
     parser.add_argument("--baseline", metavar="ARM", help="compare with this arm; default: the study's baseline")
-    parser.add_argument("--seeds", nargs="+", type=int, help="the seeds to run; default: those of the study")
+    parser.add_argument("--seeds", nargs="+", type=int, help="the seeds to run or show; default: all of the study")
     parser.add_argument(
-        "--table", type=Path, metavar="ROWS", help="print the tables of this .parquet file and run nothing"
+        "--table", type=Path, metavar="ROWS", help="print the tables of this .parquet file, or folder, and run nothing"
     )
     parser.add_argument("--here", action="store_true", help="run one job in this process")
     args = parser.parse_args()
@@ -383,9 +442,14 @@ def main() -> int:
     # Ends the runs together with the study.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        rows = [] if args.table is None else read_table(args.table)
-        study = read_study(args.study or study_of(rows[0]["study"] or ""))
-        study.arms_named([*(args.arms or (row["arm"] for row in rows)), *([args.baseline] if args.baseline else ())])
+        rows: list[Row] = []
+        if args.table is not None:
+            rows = read_output(args.table) if args.table.is_dir() else read_table(args.table)
+        study = read_study(args.study or study_of(rows[0]["study"] or "" if rows else ""))
+        study.arms_named([*(args.arms or ()), *([args.baseline] if args.baseline else ())])
+        study.check_seeds(args.seeds, study.arms_named(args.arms))
+        if rows and not _planned(study, rows):
+            raise ValueError(f"{args.table}: {study.path} plans none of its runs.")
         if args.here:
             [job] = jobs_of(study, args.arms, args.seeds, args.output)
         elif args.table is None:
@@ -395,6 +459,9 @@ def main() -> int:
     except (ValueError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on", file=sys.stderr)
+        return 128 + signal.SIGINT
     if args.here:
         run_one(study, job.arm, job.seed, args.output)
     return 0

@@ -176,7 +176,7 @@ class Reach:
         restricted_mean: the mean of min(cost, horizon) over the arm's runs.
         pairs: the number of seeds that arm and baseline share, or of their start models (`start_model_means`).
         ratio: the restricted mean divided by the baseline's, over these pairs (`ratio_of_means`). None with fewer than
-            two pairs, or without costs. Censored runs pull it towards 1.
+            two pairs, without costs, or if no run reached the accuracy. Censored runs pull it towards 1.
     """
 
     reached: int
@@ -212,7 +212,8 @@ def reach(arm: Mapping[int, Run], baseline: Mapping[int, Run], accuracy: float, 
         horizon=horizon,
         restricted_mean=float(np.mean(list(own.values()))),
         pairs=len(pairs[0]),
-        ratio=ratio_of_means(*pairs),
+        # Costs that all end at the horizon would have the ratio 1.
+        ratio=ratio_of_means(*pairs) if len(never) < len(costs) + len(of_baseline) else None,
     )
 
 

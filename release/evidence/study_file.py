@@ -35,11 +35,21 @@ import importlib.util
 import json
 import shlex
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 FOLDER = Path(__file__).resolve().parent / "studies"
 
@@ -48,7 +58,13 @@ def _words(line: Any) -> Any:
     return shlex.split(line) if isinstance(line, str) else line
 
 
-Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1)]
+def _unlike(seeds: list[int]) -> list[int]:
+    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+        raise ValueError(f"the seed {twice[0]} appears twice.")
+    return seeds
+
+
+Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=1 << 32)]], Field(min_length=1), AfterValidator(_unlike)]
 
 
 class _Runs(BaseModel):
@@ -117,7 +133,7 @@ class Study(_Runs):
             of_each = [start.get("seeds") if isinstance(start, dict) else None for start in starts]
             # Otherwise the error is about the start model, not about `seeds`.
             whole = all(isinstance(seeds, list) for seeds in of_each)
-            given = given | {"seeds": [seed for seeds in of_each for seed in seeds] if whole else [0]}
+            given = given | {"seeds": [*dict.fromkeys(chain(*of_each))] if whole else [0]}
         shared = {key: given[key] for key in ("iterations", "evaluate_every", "seeds") if key in given}
 
         def complete(name: str, arm: Any) -> Any:
@@ -183,6 +199,11 @@ class Study(_Runs):
             )
         return arms
 
+    def check_seeds(self, seeds: Sequence[int] | None, arms: Sequence[Arm]) -> None:
+        """Raises ValueError if none of these arms plans one of the seeds."""
+        if unknown := sorted(set(seeds or ()).difference(*(arm.seeds for arm in arms))):
+            raise ValueError(f"{self.path}: plans no run with seed {unknown[0]}.")
+
     def start_model(self, seed: int) -> StartModel:
         """The start model of a seed; if the file names none, the one that the recipe makes by itself.
 
@@ -213,18 +234,21 @@ class Study(_Runs):
 
 
 def recipe_code(recipe: str) -> str:
-    """The code of a recipe's module without comments and the module's docstring.
+    """The code of a recipe, a module or a file, without comments and the module's docstring.
 
     Raises:
-        ValueError: the module does not exist.
+        ValueError: it does not exist.
     """
-    try:
-        spec = importlib.util.find_spec(recipe)
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or not str(spec.origin).endswith(".py"):
+    origin = recipe
+    if not recipe.endswith(".py"):
+        try:
+            spec = importlib.util.find_spec(recipe)
+        except (ImportError, ValueError):
+            spec = None
+        origin = str(spec and spec.origin)
+    if not origin.endswith(".py") or not Path(origin).is_file():
         raise ValueError(f"recipe: there is no module {recipe!r} in the current folder or on PYTHONPATH.")
-    module = ast.parse(Path(spec.origin).read_text())
+    module = ast.parse(Path(origin).read_text())
     module.body = module.body[1:] if ast.get_docstring(module) else module.body
     return ast.unparse(module)
 

@@ -79,12 +79,19 @@ def read_run(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     whole, _, _cut_off = path.read_text().rpartition("\n")
-    return [dict.fromkeys(COLUMNS) | json.loads(line) for line in whole.splitlines()]
+    rows = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            rows.append(dict.fromkeys(COLUMNS) | json.loads(line))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path}, line {number}: is not a row of a study ({error}).") from error
+    return rows
 
 
 def read_output(output: Path) -> list[dict[str, Any]]:
-    """The rows of all runs of a folder."""
-    return in_order(row for path in sorted(output.glob("*.jsonl")) for row in read_run(path))
+    """The rows of all runs of a folder; other files of JSON lines are left out."""
+    rows = [row for path in sorted(output.glob("*-*.jsonl")) for row in read_run(path)]
+    return in_order(row for row in rows if row["arm"] is not None)
 
 
 def read_table(path: Path) -> list[dict[str, Any]]:

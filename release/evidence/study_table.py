@@ -59,22 +59,31 @@ MIN_VALUES = 5
 AXES = {UPDATES: "updates", CALLS: "executed tool calls"}
 
 
-def all_tables(rows: Sequence[Row], baseline: str, accuracies: Sequence[float], calls: int) -> str:
+def all_tables(
+    rows: Sequence[Row], baseline: str, accuracies: Sequence[float], calls: int, shown: Sequence[str] | None = None
+) -> str:
     """All tables of the finished runs, the names of the others, and the origin of the rows.
 
     Args:
         baseline: the other arms are compared with this one, if it is there.
         accuracies: for each accuracy there is a table of the costs to reach it.
         calls: runs are compared up to this number of calls.
+        shown: the arms that the tables show, with the baseline; None: all. All arms count for Holm's correction and for
+            the last update up to which accuracies are averaged.
     """
     runs, unfinished = finished_runs(rows)
     if not runs:
         return f"No run is finished; begun: {'; '.join(unfinished) or 'none'}.\n"
     found = figures(runs, calls)
-    arms = sorted(found, key=lambda arm: (arm != baseline, arm))
+    arms = sorted(
+        (arm for arm in found if shown is None or arm in shown or arm == baseline),
+        key=lambda arm: (arm != baseline, arm),
+    )
+    leanest = min(run.calls for run in runs if run.arm in arms)
+    too_few = f"; the leanest run has {leanest:,}" if leanest < calls else ""
     by_arm = {arm: {run.seed: run for run in runs if run.arm == arm} for arm in arms}
     parts = [
-        f"### Accuracy on held-out questions (equal calls: {calls:,})",
+        f"### Accuracy on held-out questions (equal calls: {calls:,}{too_few})",
         accuracy_table(found, arms, baseline),
         *_start_models(runs, found, arms),
         *_comparisons(runs, found, arms, baseline),
@@ -143,7 +152,7 @@ def _start_models(runs: Sequence[Run], found: Figures, arms: Sequence[str]) -> I
 def _comparisons(runs: Sequence[Run], found: Figures, arms: Sequence[str], baseline: str) -> Iterator[str]:
     """Headings and tables that compare each arm with the baseline, and with random forks at its own fork rate."""
     families = {
-        f"### Each arm against {baseline}, p corrected by Holm": [(arm, baseline) for arm in arms if arm != baseline],
+        f"### Each arm against {baseline}, p corrected by Holm": [(arm, baseline) for arm in found if arm != baseline],
         "### Each arm against random forks at its rate, p corrected by Holm": sorted(
             {(run.rows[0]["fork_rate_of"], run.arm) for run in runs if run.rows[0]["fork_rate_of"] in found}
         ),
@@ -151,15 +160,21 @@ def _comparisons(runs: Sequence[Run], found: Figures, arms: Sequence[str], basel
     for heading, pairs in families.items():
         if any(other in found for _, other in pairs):
             yield heading
-            yield comparison_table(found, pairs)
+            yield comparison_table(found, sorted(pairs), arms)
 
 
-def comparison_table(found: Figures, pairs: Sequence[tuple[str, str]]) -> str:
-    """The differences in both figures, with p and with p corrected for all `pairs`, if there are `MIN_VALUES`."""
+def comparison_table(found: Figures, pairs: Sequence[tuple[str, str]], shown: Sequence[str] | None = None) -> str:
+    """The differences in both figures, with p and with p corrected for all `pairs`, if there are `MIN_VALUES`.
+
+    Args:
+        shown: the arms that get a line; None: all.
+    """
     header = ["arm", "compared with", "seeds", *(part for figure in TESTED for part in (figure, "p", "p corrected"))]
     by_figure = [compare(found, pairs, figure, MIN_VALUES) for figure in TESTED]
     lines = []
     for of_pair in zip(*by_figure, strict=True):
+        if shown is not None and of_pair[0].arm not in shown:
+            continue
         # One number, or a number for each figure if their seeds differ.
         seeds = " and ".join(dict.fromkeys(str(one.num_seeds) for one in of_pair if one.num_seeds)) or "0"
         lines.append([of_pair[0].arm, of_pair[0].other, seeds, *(cell for one in of_pair for cell in _tested(one))])
@@ -224,6 +239,14 @@ def _origin(runs: Sequence[Run], unfinished: Sequence[str]) -> str:
     for column in ("package_version", "commit", "tree", "machine"):
         values = {row[column] or "not recorded" for run in runs for row in run.rows}
         lines.append(f"- {column.replace('_', ' ')}: {', '.join(sorted(values))}")
+    begun: dict[int, set[float]] = {}
+    for run in runs:
+        begun.setdefault(run.seed, set()).add(run.rows[0]["accuracy"])
+    if unlike := [str(seed) for seed, accuracies in begun.items() if len(accuracies) > 1]:
+        lines.append(
+            f"- seeds whose arms begin with other accuracies: {', '.join(unlike)} (the evaluation samples, or the task "
+            "has changed)"
+        )
     return "\n".join([*lines, f"- left out, not finished: {'; '.join(unfinished) or 'none'}"])
 
 

@@ -49,6 +49,7 @@ def write_run(folder: Path, study: Study, arm: str, seed: int, *iterations: int,
     own = study.arms[arm]
     told: Mapping = {
         "settings_hash": study.settings_hash(own),
+        "study": study.name,
         "package_version": package_version(),
         "last_iteration": own.iterations,
         "fork_rate_of": own.fork_rate_of,

@@ -1,6 +1,7 @@
 """A study: its file, which runs are started and which are not, what is refused."""
 
 import importlib
+import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ from release.evidence.study import (
     weights_hash,
 )
 from release.evidence.study_file import FOLDER, read_study
-from release.evidence.study_rows import COLUMNS, append_row, read_run, read_table, run_path, write_table
+from release.evidence.study_rows import COLUMNS, append_row, read_output, read_run, read_table, run_path, write_table
 from release.evidence.study_table import all_tables
 from rllib_arpo.arpo import ARPO
 from tests.release import tiny_recipe
@@ -37,6 +38,7 @@ from tests.release.study_rows import STARTS, TEXT, make_row, write_run, write_st
     ("baseline: grpo\n", "baseline: ppo\n", ": the baseline 'ppo' is not an arm."),
     ("seeds: [0, 1]\n", "seeds: [0, 1]\nseed: 3\n", ": seed: Extra inputs are not permitted"),
     ("seeds: [0, 1]\n", "seeds: [4294967296]\n", ": seeds: 0: Input should be less than 4294967296"),
+    ("seeds: [0, 1]\n", "seeds: [0, 1, 0]\n", ": seeds: the seed 0 appears twice."),
     ("calls: 20\n", "calls: 2024-13-45\n", ": is not YAML (month must be in 1..12)."),
     ("arguments: --lr 1e-3\n", "arguments:\n", ": arguments: Input should be a valid list"),
     ('threshold: ""', "threshold: --lr '1", ": arms: threshold: arguments: No closing quotation"),
@@ -130,12 +132,36 @@ def test_a_recipe_reads_its_own_options_in_a_study(tmp_path, model_folder, monke
     assert (config.num_gpus_per_learner, config.sleep_level) == (1, 2)
 
 
-@pytest.mark.parametrize("option", ["--stop-iters 3", "--seed 5", "--resume"])
+@pytest.mark.parametrize(("line", "message"), [
+    ("grpo: --algo GRPO --lr x", "arm grpo: argument --lr: invalid float value: 'x'"),
+    ("grpo: --algo GRPO --branch-dept 2", "arm grpo: unrecognized arguments: --branch-dept 2"),
+    ("random: {fork_rate_of: grpo, arguments: --branching random}", "arm random: fork_rate_of: grpo never forks."),
+    ("random: {fork_rate_of: threshold, arguments: ''}", "arm random: fork_rate_of needs --branching random."),
+])  # fmt: skip
+def test_what_is_wrong_with_an_arm_is_said_before_anything_runs(tmp_path, model_folder, monkeypatch, line, message):
+    monkeypatch.setenv("TINY_MODEL", model_folder)
+    arms = {"grpo": "grpo: --algo GRPO", "threshold": 'threshold: ""', line.partition(":")[0]: line}
+    study = write_study(tmp_path, TEXT.partition("arms:")[0] + "arms:\n  " + "\n  ".join(arms.values()) + "\n")
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        prepare(jobs_of(study, None, None, tmp_path))
+
+
+def test_start_models_with_the_same_weights_are_refused(tmp_path, model_folder, monkeypatch):
+    monkeypatch.setenv("TINY_MODEL", model_folder)
+    starts = "start_models: [{arguments: --lr 2e-3, seeds: [0]}, {arguments: --lr 3e-3, seeds: [1]}]\n"
+    study = write_study(tmp_path, TEXT.replace("seeds: [0, 1]\n", starts))
+    with pytest.raises(ValueError, match=r"^start_models: '--lr 2e-3' and '--lr 3e-3' give the same weights\.$"):
+        prepare(jobs_of(study, ["grpo"], None, tmp_path))
+
+
+@pytest.mark.parametrize("option", ["--stop-iters 3", "--iterations 1", "--seed 5", "--resume"])
 def test_an_option_that_a_study_does_not_read_is_refused(tmp_path, model_folder, monkeypatch, option):
     monkeypatch.setenv("TINY_MODEL", model_folder)
     study = write_study(tmp_path, TEXT.replace("--algo GRPO", f"--algo GRPO {option}"))
+    hint = {"--stop-iters": "; use the key `iterations`", "--iterations": "; use the key `iterations`"}
     named = option.split()[0]
-    with pytest.raises(ValueError, match=f"^arm grpo: {named}: a study does not take it from the recipe's arguments"):
+    told = f"arm grpo: {named}: a study does not take it from the recipe's arguments{hint.get(named, '')}."
+    with pytest.raises(ValueError, match=f"^{re.escape(told)}$"):
         prepare(jobs_of(study, None, None, tmp_path))
 
 
@@ -169,7 +195,7 @@ def test_a_start_model_with_other_weights_than_the_rows_have_is_refused_before_a
 def test_only_the_start_models_of_the_named_seeds_are_made(tmp_path, model_folder, monkeypatch):
     asked = []
     monkeypatch.setenv("TINY_MODEL", model_folder)
-    monkeypatch.setattr(release.evidence.study, "weights_hash", lambda model: asked.append(model) or model)
+    monkeypatch.setattr(release.evidence.study, "weights_hash", lambda model: asked.append(model) or str(len(asked)))
     starts = "".join(f"  - {{arguments: --lr {n}e-3, seeds: [{n}]}}\n" for n in (1, 2, 3))
     study = write_study(tmp_path, TEXT.replace("seeds: [0, 1]\n", f"start_models:\n{starts}"))
     prepare(jobs_of(study, None, [3], tmp_path))
@@ -259,11 +285,13 @@ def test_random_forks_wait_for_the_fork_rate_of_their_seed(plan):
 def test_a_failed_run_fails_those_that_need_its_fork_rate(plan, capsys, tmp_path):
     _, started, failing, run = plan
     failing.add(("threshold", 1))
+    (tmp_path / "threshold-1.log").write_text("WARNING rllib_arpo: late\n" * 2 + "ValueError: no memory\n\n")
     assert run(2) == ["threshold, seed 1", "random, seed 1"]
     assert ("random", 0) in started and ("random", 1) not in started
     shown = capsys.readouterr().out
-    assert f"threshold, seed 1: failed, see {tmp_path / 'threshold-1.log'}; " in shown
-    assert "not run, since the run with their fork rate is missing: random, seed 1\n" in shown
+    assert f"threshold, seed 1: failed (ValueError: no memory), see {tmp_path / 'threshold-1.log'}; " in shown
+    assert shown.count("\n  WARNING rllib_arpo: late\n") == 1
+    assert "not run, since the run with their fork rate is missing: random, seed 1 (of threshold, seed 1)\n" in shown
 
 
 def test_rows_of_other_settings_are_refused_before_anything_runs(plan, tmp_path):
@@ -272,20 +300,37 @@ def test_rows_of_other_settings_are_refused_before_anything_runs(plan, tmp_path)
     with pytest.raises(ValueError) as raised:
         run()
     new = study.settings_hash(study.arms["grpo"])
-    assert str(raised.value) == f"{path}: its run had settings_hash='abc', not {new!r}; name another --output."
+    assert (
+        str(raised.value)
+        == f"{path}: its run had settings_hash='abc', not {new!r}; name another --output, or delete this file."
+    )
     assert started == []
+    settings_hash = study.settings_hash(study.arms["grpo"])
+    for old, new, told in (
+        ('"study": "tiny-study"', '"study": "s"', "study='s', not 'tiny-study'"),
+        ('"last_iteration": 4', '"last_iteration": 8', "last_iteration=8, not 4"),
+        ('"arguments": "--lr 1e-3', '"arguments": "--lr 2e-3', "arguments='--lr 2e-3 --algo GRPO', not '--lr 1e-3 --"),
+    ):
+        path.unlink()
+        write_run(tmp_path, study, "grpo", 1, *range(5), settings_hash=settings_hash)
+        path.write_text(path.read_text().replace(old, new))
+        with pytest.raises(ValueError, match=f"grpo-1.jsonl: its run had {told}"):
+            run()
 
 
 @pytest.mark.parametrize(("line", "message"), [
     ("{0}/tiny_study.yaml --output {0}/rows --baseline ppo", "error: {0}/tiny_study.yaml: has no arm 'ppo'; there "),
     ("{0}/none.yaml --output {0}/rows", "error: {0}/none.yaml: there is no such study; name its file before --table."),
-    ("{0}/tiny_study.yaml --output {0}/other.parquet", "error: [Errno 17] File exists: '{0}/other.parquet'\n"),
+    ("{0}/tiny_study.yaml --output {0}/other.parquet", "error: --output {0}/other.parquet: is a file, and must "),
     ("--table {0}/none.parquet", "error: {0}/none.parquet: not a readable parquet file ("),
     ("--table {0}/other.parquet", "error: {0}/other.parquet: has no rows of a study, which need an arm, a "),
-    ("{0}/tiny_study.yaml --table {0}/ppo.parquet", "error: {0}/tiny_study.yaml: has no arm 'ppo'; there are grpo, "),
+    ("{0}/tiny_study.yaml --table {0}/ppo.parquet", "error: {0}/ppo.parquet: {0}/tiny_study.yaml plans none of its "),
+    ("{0}/tiny_study.yaml --output {0}/rows --seeds 7", "error: {0}/tiny_study.yaml: plans no run with seed 7.\n"),
+    ("{0}/no_recipe.yaml --output {0}/rows", "error: recipe: there is no module 'trian' in the "),
 ])  # fmt: skip
 def test_a_wrong_command_line_runs_nothing(tmp_path, monkeypatch, capsys, line, message):
     write_study(tmp_path)
+    (tmp_path / "no_recipe.yaml").write_text(TEXT.replace("tests.release.tiny_recipe", "trian"))
     pq.write_table(pa.table({"arm": ["a"]}), tmp_path / "other.parquet")
     write_table([make_row("ppo", 0, 0, 0, 0.5)], tmp_path / "ppo.parquet")
     monkeypatch.setattr("signal.signal", lambda *_: None)
@@ -325,6 +370,28 @@ def test_two_calls_do_not_write_into_one_folder(tmp_path):
         process_of(first, 1)
         with pytest.raises(ValueError, match="runs of an earlier call still write into it; wait for them, or end them"):
             process_of(second, 1)
+
+
+def test_other_files_of_json_lines_are_no_runs_and_a_broken_row_is_named(tmp_path):
+    (tmp_path / "rows.jsonl").write_text('{"question": "2 + 2"}\n')
+    (tmp_path / "my-rows.jsonl").write_text('{"question": "2 + 2"}\n')
+    append_row(tmp_path / "a-0.jsonl", {"arm": "a", "seed": 0, "iteration": 0})
+    assert [row["arm"] for row in read_output(tmp_path)] == ["a"]
+    with (tmp_path / "a-0.jsonl").open("a") as file:
+        file.write("none\n")
+    with pytest.raises(ValueError, match=r"a-0\.jsonl, line 2: is not a row of a study \("):
+        read_output(tmp_path)
+
+
+def test_rows_that_are_not_planned_are_left_out_and_named(tmp_path, capsys):
+    study = write_study(tmp_path)
+    rows = [make_row("grpo", seed, i, 10 * i, 0.5, last_iteration=4) for seed in (0, 7) for i in range(5)]
+    rows += [make_row("old", 0, 0, 0, 0.5)]
+    show(study, rows, SimpleNamespace(arms=None, seeds=None, baseline=None, output=tmp_path))
+    shown = capsys.readouterr().out
+    assert "| grpo | 1 | " in shown and shown.endswith("- not planned, left out: grpo, seed 7; old, seed 0\n\n")
+    show(study, rows, SimpleNamespace(arms=["threshold"], seeds=None, baseline=None, output=tmp_path))
+    assert (tmp_path / "tables.md").read_text() + "\n" == shown, "the file has all arms"
 
 
 def test_a_row_has_all_columns(tmp_path):
