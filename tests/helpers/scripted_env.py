@@ -82,7 +82,7 @@ class ScriptedEnv(ForkableMultiAgentEnv):
         return self._after("close")
 
     def prompt(self) -> list[int]:
-        return [*PROMPT, self.question] if self.own_prompts else list(PROMPT)
+        return [*PROMPT, self.question % 250] if self.own_prompts else list(PROMPT)
 
     def _after(self, method, *args, result=None):
         """The result, or a coroutine that waits for what the method's hook has returned."""
