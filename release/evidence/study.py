@@ -234,9 +234,8 @@ def show(study: Study, rows: Sequence[Row], args: argparse.Namespace) -> None:
 
     Runs that were planned and have no row, and those that were not planned, are named at the end.
     """
-    planned = _planned(study, rows)
     print(_tables(study, rows, args.baseline, args.arms, args.seeds))
-    finished, _ = finished_runs(planned)
+    finished, _ = finished_runs(_planned(study, rows))
     if args.output is not None and finished:
         args.output.mkdir(parents=True, exist_ok=True)
         (args.output / "tables.md").write_text(_tables(study, rows, args.baseline))
@@ -259,12 +258,10 @@ def _tables(
     tables = all_tables(chosen, baseline or study.baseline, study.accuracies_to_reach, study.calls, arms)
     begun = {(row["arm"], row["seed"]) for row in rows}
     plan = {(arm.name, seed) for arm in study.arms.values() for seed in arm.seeds}
-    shown = [run for run in sorted(plan - begun) if arms is None or run[0] in arms]
-    missing = [f"{arm}, seed {seed}" for arm, seed in shown if seeds is None or seed in seeds]
-    if missing:
-        tables += f"- planned, without a row: {'; '.join(missing)}\n"
-    if others := [f"{arm}, seed {seed}" for arm, seed in sorted(begun - plan)]:
-        tables += f"- not planned, left out: {'; '.join(others)}\n"
+    chosen_plan = {run for run in plan if (arms is None or run[0] in arms) and (seeds is None or run[1] in seeds)}
+    for what, runs in (("planned, without a row", chosen_plan - begun), ("not planned, left out", begun - plan)):
+        if runs:
+            tables += f"- {what}: {'; '.join(f'{arm}, seed {seed}' for arm, seed in sorted(runs))}\n"
     return tables
 
 
@@ -307,44 +304,54 @@ def prepare(jobs: Iterable[Job]) -> None:
     """
     checked: set[str] = set()
     models: dict[str, str] = {}
+    seeds: set[int] = set()
     for job in jobs:
         start = job.study.start_model(job.seed)
-        rate = None if job.source is None else 0.5  # Not known yet; any rate will do.
         named = shlex.join(start.arguments)
         names = {f"arm {job.arm.name}", f"start model {named}"}
         if not names <= checked:
             checked |= names
-            try:
-                arguments = [*job.study.all_arguments(job.arm, rate), *start.arguments]
-                _refuse_unread(job.study, arguments)
-                config = arm_config_of(job.study, arguments)
-                if rate is not None and config.branching != "random":
-                    raise ValueError("fork_rate_of needs --branching random.")
-                config.validate()
-                if asks_training_questions(config, config.get_evaluation_config_object()):
-                    raise ValueError(f"the evaluation asks training's questions; {OTHER_QUESTIONS}.")
-                if job.source is not None and _config(job.source, None, start).branching == "never":
-                    raise ValueError(f"fork_rate_of: {job.source.arm.name} never forks.")
-            except ValueError as error:
-                raise ValueError(f"arm {job.arm.name}: {error}") from error
-            except Exception as error:
-                error.add_note(f"This was arm {job.arm.name} of {job.study.path}.")
-                raise
-            models[named] = weights_hash(config.model_name_or_path)
-        made = models[named]
-        if start.sha256 not in (None, made):
-            raise ValueError(f"start_models: {named!r} gives {made}, not {start.sha256}.")
-        if twice := [other for other, weights in models.items() if weights == made and other != named]:
+            models[named] = weights_hash(_checked_config(job, start).model_name_or_path)
+        if twice := [other for other in models if other != named and models[other] == models[named]]:
             raise ValueError(f"start_models: {twice[0]!r} and {named!r} give the same weights.")
-        for path in (run_path(job.output, arm, job.seed) for arm in job.study.arms):
-            if (rows := read_run(path)) and rows[0]["start_model"] not in (None, made):
-                raise ValueError(
-                    f"{path}: its run began with the start model {rows[0]['start_model']}; here it would be {made}."
-                )
+        if job.seed not in seeds:
+            seeds.add(job.seed)
+            _check_weights(job, start, models[named])
 
 
-def _config(job: Job, rate: float | None, start: StartModel) -> ARPOConfig:
-    return arm_config_of(job.study, [*job.study.all_arguments(job.arm, rate), *start.arguments])
+def _checked_config(job: Job, start: StartModel) -> ARPOConfig:
+    """The configuration of a job; an error names its arm."""
+    try:
+        rate = None if job.source is None else 0.5  # Not known yet; any rate will do.
+        arguments = [*job.study.all_arguments(job.arm, rate), *start.arguments]
+        _refuse_unread(job.study, arguments)
+        config = arm_config_of(job.study, arguments)
+        if job.source is not None:
+            if config.branching != "random":
+                raise ValueError("fork_rate_of needs --branching random.")
+            of_source = [*job.study.all_arguments(job.source.arm), *start.arguments]
+            if arm_config_of(job.study, of_source).branching == "never":
+                raise ValueError(f"fork_rate_of: {job.source.arm.name} never forks.")
+        config.validate()
+        if asks_training_questions(config, config.get_evaluation_config_object()):
+            raise ValueError(f"the evaluation asks training's questions; {OTHER_QUESTIONS}.")
+        return config
+    except ValueError as error:
+        raise ValueError(f"arm {job.arm.name}: {error}") from error
+    except Exception as error:
+        error.add_note(f"This was arm {job.arm.name} of {job.study.path}.")
+        raise
+
+
+def _check_weights(job: Job, start: StartModel, made: str) -> None:
+    """Raises ValueError if a start model has other weights than the file says, or than the seed's rows have."""
+    if start.sha256 not in (None, made):
+        raise ValueError(f"start_models: {shlex.join(start.arguments)!r} gives {made}, not {start.sha256}.")
+    for path in (run_path(job.output, arm, job.seed) for arm in job.study.arms):
+        if (rows := read_run(path)) and rows[0]["start_model"] not in (None, made):
+            raise ValueError(
+                f"{path}: its run began with the start model {rows[0]['start_model']}; here it would be {made}."
+            )
 
 
 def _refuse_unread(study: Study, arguments: Sequence[str]) -> None:

@@ -152,7 +152,9 @@ def _start_models(runs: Sequence[Run], found: Figures, arms: Sequence[str]) -> I
 def _comparisons(runs: Sequence[Run], found: Figures, arms: Sequence[str], baseline: str) -> Iterator[str]:
     """Headings and tables that compare each arm with the baseline, and with random forks at its own fork rate."""
     families = {
-        f"### Each arm against {baseline}, p corrected by Holm": [(arm, baseline) for arm in found if arm != baseline],
+        f"### Each arm against {baseline}, p corrected by Holm": sorted(
+            (arm, baseline) for arm in found if arm != baseline
+        ),
         "### Each arm against random forks at its rate, p corrected by Holm": sorted(
             {(run.rows[0]["fork_rate_of"], run.arm) for run in runs if run.rows[0]["fork_rate_of"] in found}
         ),
@@ -160,20 +162,20 @@ def _comparisons(runs: Sequence[Run], found: Figures, arms: Sequence[str], basel
     for heading, pairs in families.items():
         if any(other in found for _, other in pairs):
             yield heading
-            yield comparison_table(found, sorted(pairs), arms)
+            yield comparison_table(found, pairs, arms)
 
 
-def comparison_table(found: Figures, pairs: Sequence[tuple[str, str]], shown: Sequence[str] | None = None) -> str:
+def comparison_table(found: Figures, pairs: Sequence[tuple[str, str]], shown: Sequence[str]) -> str:
     """The differences in both figures, with p and with p corrected for all `pairs`, if there are `MIN_VALUES`.
 
     Args:
-        shown: the arms that get a line; None: all.
+        shown: the arms that get a line.
     """
     header = ["arm", "compared with", "seeds", *(part for figure in TESTED for part in (figure, "p", "p corrected"))]
     by_figure = [compare(found, pairs, figure, MIN_VALUES) for figure in TESTED]
     lines = []
     for of_pair in zip(*by_figure, strict=True):
-        if shown is not None and of_pair[0].arm not in shown:
+        if of_pair[0].arm not in shown:
             continue
         # One number, or a number for each figure if their seeds differ.
         seeds = " and ".join(dict.fromkeys(str(one.num_seeds) for one in of_pair if one.num_seeds)) or "0"
